@@ -1,0 +1,1 @@
+"""A simulated node: continuous batching, its GPUs and host, behind the real interfaces."""

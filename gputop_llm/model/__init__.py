@@ -1,0 +1,50 @@
+"""The frozen data model: what every layer passes on and none changes.
+
+Names carry their unit (`_s`, `_bytes`, `_pct`, `_per_s`). None is unknown, and
+is shown as "–"; it is never 0.
+"""
+
+from gputop_llm.model.engine import (
+    EngineLive,
+    EngineReading,
+    EngineSeries,
+    EngineWindow,
+    Histogram,
+    Latency,
+    LoraState,
+    Quantile,
+    SpecDecode,
+)
+from gputop_llm.model.frame import EngineFrame, Frame, Part
+from gputop_llm.model.gpu import Gpm, Gpu, GpuNode, GpuProcess, MigInstance, ThrottleReason, XidEvent
+from gputop_llm.model.host import CgroupCpu, Host, ProcessLoad, ThreadLoad
+from gputop_llm.model.target import Target, TargetList, TargetProcess
+
+__all__ = [
+    "CgroupCpu",
+    "EngineFrame",
+    "EngineLive",
+    "EngineReading",
+    "EngineSeries",
+    "EngineWindow",
+    "Frame",
+    "Gpm",
+    "Gpu",
+    "GpuNode",
+    "GpuProcess",
+    "Histogram",
+    "Host",
+    "Latency",
+    "LoraState",
+    "MigInstance",
+    "Part",
+    "ProcessLoad",
+    "Quantile",
+    "SpecDecode",
+    "Target",
+    "TargetList",
+    "TargetProcess",
+    "ThreadLoad",
+    "ThrottleReason",
+    "XidEvent",
+]

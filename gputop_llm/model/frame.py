@@ -1,0 +1,81 @@
+"""One tick: the newest reading of each source, each with its own time and age."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from gputop_llm.model.engine import EngineReading, EngineWindow
+from gputop_llm.model.gpu import GpuNode
+from gputop_llm.model.host import Host
+from gputop_llm.model.target import Target, TargetList
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """The last good value of one source and how fresh it is.
+
+    `at_s` (wall) and `at_mono_s` are when the last good poll ended, `age_s` how long ago that was
+    when the frame was made, `took_s` how long it took. `error` is one sentence
+    when the newest attempt failed, or is overdue; the value is then the last good one.
+    `period_s` is the source's present period, longer than asked for when it backs off.
+    """
+
+    value: T | None = None
+    at_s: float | None = None
+    at_mono_s: float | None = None
+    age_s: float | None = None
+    took_s: float | None = None
+    error: str | None = None
+    period_s: float | None = None
+    polls: int = 0
+
+    def aged(self, now_mono_s: float) -> Part[T]:
+        """The same part seen at `now_mono_s`."""
+        age = None if self.at_mono_s is None else max(0.0, now_mono_s - self.at_mono_s)
+        return replace(self, age_s=age)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFrame:
+    """One engine endpoint at one tick; `window` covers the time up to `scrape.at_mono_s`."""
+
+    target_key: str
+    url: str
+    scrape: Part[EngineReading]
+    window: EngineWindow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Everything known at one tick. `focus` is the key of the attached target."""
+
+    seq: int
+    at_s: float
+    mono_s: float
+    period_s: float
+    gpus: Part[GpuNode]
+    host: Part[Host]
+    targets: Part[TargetList]
+    engines: tuple[EngineFrame, ...] = ()
+    focus: str | None = None
+    simulated: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def focused(self) -> Target | None:
+        """The attached target, if it is still there."""
+        for target in self.targets.value.targets if self.targets.value else ():
+            if target.key == self.focus:
+                return target
+        return None
+
+    @property
+    def focused_engine(self) -> EngineFrame | None:
+        """The attached target's endpoint."""
+        for engine in self.engines:
+            if engine.target_key == self.focus:
+                return engine
+        return None

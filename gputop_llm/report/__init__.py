@@ -1,0 +1,1 @@
+"""The same facts without a terminal: JSON and text."""

@@ -1,0 +1,1 @@
+"""From polls to frames: one thread per source, windows, bounded history."""

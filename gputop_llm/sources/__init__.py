@@ -1,0 +1,1 @@
+"""Where readings come from. One module per source; none knows another."""

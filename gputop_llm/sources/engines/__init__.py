@@ -1,0 +1,1 @@
+"""One module per engine: parsed metric families in, an engine-neutral reading out."""

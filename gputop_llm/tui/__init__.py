@@ -1,0 +1,1 @@
+"""The terminal app. It renders frames; it holds no thresholds and reads no source."""
