@@ -1,0 +1,162 @@
+"""Settings: flags beat the environment, which beats the config file, which beats the defaults.
+
+Each value knows where it came from, so that the screen and JSON can say so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gputop_llm.errors import UsageError
+
+MIN_PERIOD_S = 0.25
+ENV_PREFIX = "GPUTOP_LLM_"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the user asked for.
+
+    The API key is never a flag: a command line is readable by every user of the node.
+    `api_key` comes from GPUTOP_LLM_API_KEY, or from the file named by `api_key_file`.
+    """
+
+    period_s: float = 1.0
+    window_s: float = 10.0
+    pid: int | None = None
+    url: str | None = None
+    gpu: int | None = None
+    api_key: str | None = field(default=None, repr=False)
+    api_key_file: str | None = None
+    ca_file: str | None = None
+    ascii: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+_TYPES: dict[str, type] = {
+    "period_s": float,
+    "window_s": float,
+    "pid": int,
+    "url": str,
+    "gpu": int,
+    "api_key": str,
+    "api_key_file": str,
+    "ca_file": str,
+    "ascii": bool,
+}
+_ENV_ONLY = {"api_key"}
+_FLAG_ONLY = {"pid"}
+
+
+def load(
+    flags: Mapping[str, Any],
+    env: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    *,
+    must_exist: bool = False,
+) -> Config:
+    """Merges the four origins into one `Config`.
+
+    Args:
+        flags: values given on the command line; None means not given.
+        env: the environment, `os.environ` by default.
+        file: a TOML file with the names of `Config`'s fields at top level.
+        must_exist: the user named `file`, so that its absence is an error.
+
+    Raises:
+        UsageError: a value has the wrong type or range, the file can't be read, or it has an unknown name.
+    """
+    env = os.environ if env is None else env
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def take(name: str, raw: Any, origin: str) -> None:
+        values[name] = _convert(name, raw, origin)
+        origins[name] = origin
+
+    if file is not None:
+        for name, raw in _read_file(file, must_exist).items():
+            if name not in _TYPES or name in _ENV_ONLY | _FLAG_ONLY:
+                known = ", ".join(sorted(set(_TYPES) - _ENV_ONLY - _FLAG_ONLY))
+                raise UsageError(f"unknown setting '{name}' in {file}", todo=f"known settings: {known}")
+            take(name, raw, str(file))
+    for name in _TYPES:
+        variable = ENV_PREFIX + name.upper()
+        if name not in _FLAG_ONLY and env.get(variable):
+            take(name, env[variable], variable)
+    for name, raw in flags.items():
+        if name in _TYPES and raw is not None:
+            take(name, raw, f"--{name.removesuffix('_s').replace('_', '-')}")
+    if "api_key" not in values and "api_key_file" in values:
+        values["api_key"] = _read_key(values["api_key_file"])
+        origins["api_key"] = origins["api_key_file"]
+    _check_ranges(values, origins)
+    known_fields = {f.name for f in fields(Config)}
+    return Config(**{k: v for k, v in values.items() if k in known_fields}, origins=origins)
+
+
+def _convert(name: str, raw: Any, origin: str) -> Any:
+    wanted = _TYPES[name]
+    if wanted is bool and isinstance(raw, str):
+        if raw.lower() in {"1", "true", "yes", "on"}:
+            return True
+        if raw.lower() in {"0", "false", "no", "off"}:
+            return False
+    elif wanted in (int, float) and isinstance(raw, (int, float, str)) and not isinstance(raw, bool):
+        try:
+            return wanted(raw)
+        except ValueError:
+            pass
+    elif isinstance(raw, wanted):
+        return raw
+    raise UsageError(f"{origin}: {name} must be a {wanted.__name__}", f"got {raw!r}")
+
+
+def _check_ranges(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    period = values.get("period_s")
+    if period is not None and not MIN_PERIOD_S <= period <= 3600:
+        raise UsageError(
+            f"{origins['period_s']}: the period must be between {MIN_PERIOD_S} s and 3600 s", f"got {period}"
+        )
+    window = values.get("window_s")
+    if window is not None and not 1 <= window <= 600:
+        raise UsageError(f"{origins['window_s']}: the window must be between 1 s and 600 s", f"got {window}")
+    for name in ("pid", "gpu"):
+        if values.get(name) is not None and values[name] < 0:
+            raise UsageError(f"{origins[name]}: {name} can't be negative", f"got {values[name]}")
+
+
+def _read_file(file: Path, must_exist: bool) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if must_exist:
+            raise UsageError(f"cannot read {file}", "there is no such file") from None
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}", str(getattr(error, "strerror", None) or error)) from None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"cannot read {file}", f"it is not valid TOML ({error})") from None
+
+
+def _read_key(path: str) -> str:
+    try:
+        key = Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the API key from {path}", str(getattr(error, "strerror", None) or error)
+        ) from None
+    if not key:
+        raise UsageError(f"cannot read the API key from {path}", "the file is empty")
+    return key

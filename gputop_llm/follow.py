@@ -1,0 +1,118 @@
+"""Which target is in focus: chosen by flag, by being alone, or by the user; kept through restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from gputop_llm.config import Config
+from gputop_llm.model import Target
+
+LOOPBACK = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"}
+
+
+class Follower:
+    """Keeps `focus`, the key of the attached target (None: nothing is attached).
+
+    Not thread-safe; the session locks.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.focus: str | None = None
+        self._followed: Target | None = None
+        self._gone = False
+
+    def choose(self, target: Target) -> None:
+        """The user picked this target."""
+        self.focus, self._followed, self._gone = target.key, target, False
+
+    def with_url_target(self, found: Iterable[Target]) -> tuple[Target, ...]:
+        """The found targets, plus the one that the user named by URL.
+
+        A local URL that belongs to a found engine is that engine, scraped at
+        the given URL; any other is a target with no processes.
+        """
+        targets = tuple(found)
+        url = self._config.url
+        if url is None:
+            return targets
+        for position, target in enumerate(targets):
+            if any(_same_endpoint(url, own) for own in target.urls):
+                named = replace(target, urls=(url,), urls_from="flag")
+                return (*targets[:position], named, *targets[position + 1 :])
+        remote = Target(
+            key=f"url:{url}",
+            engine="unknown",
+            urls=(url,),
+            urls_from="flag",
+            notes=("given by --url and not found among this node's processes: no process or GPU data",),
+        )
+        return (*targets, remote)
+
+    def update(self, targets: tuple[Target, ...]) -> list[str]:
+        """Moves the focus as targets come and go; returns what happened, in words."""
+        present = next((t for t in targets if t.key == self.focus), None)
+        if present is not None:
+            self._followed = present
+            if self._gone:
+                self._gone = False
+                return [f"{describe(present)} is back"]
+            return []
+        if self._followed is not None:
+            return self._refind(targets)
+        chosen = self._first_choice(targets)
+        if chosen is None:
+            return []
+        self.choose(chosen)
+        return [f"attached to {describe(chosen)}"]
+
+    def _refind(self, targets: tuple[Target, ...]) -> list[str]:
+        old = self._followed
+        assert old is not None
+        happened = [] if self._gone else [f"{describe(old)} has exited; waiting for it to come back"]
+        self._gone = True
+        again = [t for t in targets if t.attachable is None and t.engine == old.engine and _same_service(old, t)]
+        if len(again) == 1 and self._config.pid is None:
+            self.choose(again[0])
+            happened.append(f"re-attached to {describe(again[0])}")
+        return happened
+
+    def _first_choice(self, targets: tuple[Target, ...]) -> Target | None:
+        config = self._config
+        candidates = [t for t in targets if t.attachable is None]
+        if config.url is not None:
+            candidates = [t for t in candidates if t.urls_from == "flag"]
+        elif config.pid is not None:
+            candidates = [t for t in candidates if config.pid in t.pids]
+        elif config.gpu is not None:
+            candidates = [t for t in candidates if config.gpu in t.gpus]
+        engines = [t for t in candidates if t.engine != "cuda"]
+        alone = engines or candidates
+        return alone[0] if len(alone) == 1 else None
+
+
+def describe(target: Target) -> str:
+    """A target in a few words: "vllm llama-8b (pid 4711)"."""
+    name = f"{target.engine} {target.model or ''}".strip()
+    if target.root_pid is not None:
+        return f"{name} (pid {target.root_pid})"
+    return f"{name} at {target.urls[0]}" if target.urls else name
+
+
+def _same_service(old: Target, new: Target) -> bool:
+    if old.urls and new.urls:
+        return any(_same_endpoint(a, b) for a in old.urls for b in new.urls)
+    return old.model == new.model and old.argv == new.argv
+
+
+def _same_endpoint(one: str, other: str) -> bool:
+    a, b = urlsplit(one), urlsplit(other)
+    if (a.port or _default_port(a.scheme)) != (b.port or _default_port(b.scheme)):
+        return False
+    return a.hostname == b.hostname or (a.hostname in LOOPBACK and b.hostname in LOOPBACK)
+
+
+def _default_port(scheme: str) -> int:
+    return 443 if scheme == "https" else 80

@@ -1,0 +1,257 @@
+"""The engine room: wires sources to pollers, makes a frame each tick, follows the target.
+
+It is the only object that the TUI and the headless commands know. It runs the
+same for a real node, the demo, and (later) a replay: only `Sources` differs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gputop_llm.clock import Clock, SystemClock
+from gputop_llm.config import Config
+from gputop_llm.follow import Follower
+from gputop_llm.model import (
+    EngineFrame,
+    EngineReading,
+    EngineWindow,
+    Frame,
+    GpuNode,
+    Host,
+    Part,
+    Target,
+    TargetList,
+    TargetProcess,
+)
+from gputop_llm.sampling.history import History
+from gputop_llm.sampling.poller import Poller
+from gputop_llm.sampling.window import EngineTracker
+from gputop_llm.sources.base import Source
+
+DISCOVERY_PERIOD_S = 3.0
+MAX_ENGINES = 8
+MAX_WATCHED = 64
+EVENT_SHOWN_S = 30.0
+FIRST_FRAME_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """How to make each source of this node. `simulated` is the label of a demo, else None."""
+
+    gpus: Callable[[], Source[GpuNode]]
+    discovery: Callable[[Callable[[], GpuNode | None]], Source[TargetList]]
+    host: Callable[[Callable[[], tuple[TargetProcess, ...]]], Source[Host]]
+    metrics: Callable[[str], Source[EngineReading]]
+    simulated: str | None = None
+
+
+class _Engine:
+    """One endpoint being scraped: its poller and its window."""
+
+    def __init__(self, target: Target, url: str, source: Source[EngineReading], config: Config, clock: Clock) -> None:
+        self.target_key = target.key
+        self.url = url
+        self._tracker = EngineTracker(config.window_s)
+        self._window: EngineWindow | None = None
+        self._clock = clock
+        self.poller: Poller[EngineReading] = Poller(source, config.period_s, clock, self._polled)
+
+    def _polled(self, reading: EngineReading | None) -> None:
+        if reading is not None:
+            self._window = self._tracker.push(reading, self._clock.mono())
+
+    def frame(self) -> EngineFrame:
+        return EngineFrame(self.target_key, self.url, self.poller.part(), self._window)
+
+
+class Session:
+    """Watches one node until `stop()`.
+
+    Args:
+        config: what the user asked for.
+        sources: how to reach the node.
+        clock: time, for tests.
+
+    `history` may be read at any time from any thread.
+    """
+
+    def __init__(self, config: Config, sources: Sources, clock: Clock | None = None) -> None:
+        self.config = config
+        self.sources = sources
+        self.clock = clock or SystemClock()
+        self.history = History()
+        self.period_s = config.period_s
+        self._follower = Follower(config)
+        self._events: deque[tuple[float, str]] = deque(maxlen=100)
+        self._engines: dict[str, _Engine] = {}
+        self._latest: Frame | None = None
+        self._seq = 0
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._on_frame: Callable[[Frame], None] | None = None
+        self._gpus: Poller[GpuNode] = Poller(sources.gpus(), self.period_s, self.clock, self._first_poll)
+        self._discovery: Poller[TargetList] = Poller(
+            sources.discovery(self._newest_gpus), DISCOVERY_PERIOD_S, self.clock, self._discovered
+        )
+        self._host: Poller[Host] = Poller(sources.host(self._watched), self.period_s, self.clock, self._first_poll)
+        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
+
+    # -- control -----------------------------------------------------------
+
+    def start(self, on_frame: Callable[[Frame], None] | None = None) -> None:
+        """Starts polling. `on_frame` is called with each frame from the session's own thread."""
+        self._on_frame = on_frame
+        for poller in self._pollers():
+            poller.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends all polling. Safe to call twice."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(1.0)
+        for poller in self._pollers():
+            poller.stop(wait_s=0.5)
+
+    def attach(self, key: str) -> None:
+        """Makes a target of the newest frame the focus, and follows it through restarts."""
+        with self._lock:
+            target = next((t for t in self._targets() if t.key == key), None)
+            if target is not None:
+                self._follower.choose(target)
+        self._wake.set()
+
+    def set_period(self, period_s: float) -> None:
+        """Polls and ticks every `period_s` seconds from now on."""
+        self.period_s = period_s
+        for poller in self._pollers():
+            if poller is not self._discovery:
+                poller.set_period(period_s)
+        self._wake.set()
+
+    @property
+    def latest(self) -> Frame | None:
+        """The newest frame, None before the first tick."""
+        return self._latest
+
+    @property
+    def events(self) -> tuple[tuple[float, str], ...]:
+        """What happened (attached, exited, came back), oldest first, each with its wall time."""
+        return tuple(self._events)
+
+    def settled(self, polls: int = 2) -> bool:
+        """True when every source has been polled `polls` times, or has failed to answer."""
+        for poller in self._pollers():
+            part = poller.part()
+            if part.error is None and part.polls < (1 if poller is self._discovery else polls):
+                return False
+        with self._lock:
+            return all(self._url_key(t, u) in self._engines for t, u in self._wanted_engines())
+
+    def _pollers(self) -> list[Poller[Any]]:
+        with self._lock:
+            return [self._gpus, self._discovery, self._host, *(e.poller for e in self._engines.values())]
+
+    # -- ticking -----------------------------------------------------------
+
+    def _run(self) -> None:
+        due = self.clock.mono() + FIRST_FRAME_S
+        while not self._stopping:
+            self._wake.wait(max(0.0, due - self.clock.mono()))
+            self._wake.clear()
+            if self._stopping:
+                return
+            self.tick()
+            due = self.clock.mono() + self.period_s
+
+    def tick(self) -> Frame:
+        """Makes one frame of the newest parts, and hands it on."""
+        with self._lock:
+            self._seq += 1
+            targets = self._discovery.part()
+            if targets.value is not None:
+                targets = replace(targets, value=replace(targets.value, targets=self._targets()))
+            now = self.clock.wall()
+            frame = Frame(
+                seq=self._seq,
+                at_s=now,
+                mono_s=self.clock.mono(),
+                period_s=self.period_s,
+                gpus=self._shown_gpus(),
+                host=self._host.part(),
+                targets=targets,
+                engines=tuple(e.frame() for e in self._engines.values()),
+                focus=self._follower.focus,
+                simulated=self.sources.simulated,
+                notes=tuple(text for at, text in self._events if now - at < EVENT_SHOWN_S),
+            )
+            self._latest = frame
+        self.history.append(frame)
+        if self._on_frame is not None:
+            self._on_frame(frame)
+        return frame
+
+    def _shown_gpus(self) -> Part[GpuNode]:
+        part = self._gpus.part()
+        if self.config.gpu is None or part.value is None:
+            return part
+        shown = tuple(g for g in part.value.gpus if g.index == self.config.gpu)
+        return replace(part, value=replace(part.value, gpus=shown))
+
+    # -- following ---------------------------------------------------------
+
+    def _first_poll(self, _value: object) -> None:
+        """The first reading of a source is worth a frame at once."""
+        if self._seq < 4:
+            self._wake.set()
+
+    def _newest_gpus(self) -> GpuNode | None:
+        return self._gpus.part().value
+
+    def _targets(self) -> tuple[Target, ...]:
+        found = self._discovery.part().value
+        return self._follower.with_url_target(found.targets if found else ())
+
+    def _watched(self) -> tuple[TargetProcess, ...]:
+        """Processes whose CPU is read: the focus, or all engines while nothing is in focus."""
+        with self._lock:
+            targets = self._targets()
+            focus = self._follower.focus
+        watched = [t for t in targets if t.key == focus] or [t for t in targets if t.engine != "cuda"]
+        return tuple(p for t in watched for p in t.processes if p.pid is not None)[:MAX_WATCHED]
+
+    def _discovered(self, _found: TargetList | None) -> None:
+        with self._lock:
+            for text in self._follower.update(self._targets()):
+                self._events.append((self.clock.wall(), text))
+            stale = self._sync_engines()
+        for engine in stale:
+            engine.poller.stop()
+        self._first_poll(None)
+
+    def _wanted_engines(self) -> list[tuple[Target, str]]:
+        with_url = [(t, t.urls[0]) for t in self._targets() if t.urls]
+        # The attached one is never the one that is left out.
+        with_url.sort(key=lambda pair: pair[0].key != self._follower.focus)
+        return with_url[:MAX_ENGINES]
+
+    @staticmethod
+    def _url_key(target: Target, url: str) -> str:
+        return f"{target.key} {url}"
+
+    def _sync_engines(self) -> list[_Engine]:
+        wanted = {self._url_key(t, u): (t, u) for t, u in self._wanted_engines()}
+        for key, (target, url) in wanted.items():
+            if key not in self._engines:
+                engine = _Engine(target, url, self.sources.metrics(url), self.config, self.clock)
+                engine.poller.set_period(self.period_s)
+                engine.poller.start()
+                self._engines[key] = engine
+        return [self._engines.pop(key) for key in list(self._engines) if key not in wanted]
