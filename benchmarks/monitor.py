@@ -1,0 +1,151 @@
+"""What the monitor itself costs: CPU, memory, bytes to the terminal, start-up.
+
+Runs the real program in tmux at 120×40 on the demo's simulator, which is a
+process of its own and is not counted.
+
+    python benchmarks/monitor.py [--seconds 20] [--runs 3] [--json FILE]
+
+CPU is user+system time of the monitor's process from /proc (clock ticks of
+10 ms), as a share of one core, median of the runs; RSS is VmRSS at the end of the
+last run; bytes are what the program wrote to its terminal, counted by tmux
+pipe-pane. First paint is the time from tmux starting the program until the
+screen shows readings of every block, polled every 10 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+TICK_HZ = os.sysconf("SC_CLK_TCK")
+CASES = {
+    "1 GPU, no engine": (["--gpus", "1", "--engines", "0"], ["GPU", "DRAM"], 0.8),
+    "1 GPU, 1 engine": (["--gpus", "1", "--engines", "1"], ["DRAM", "TTFT"], 1.3),
+    "8 GPUs, 2 engines": (["--gpus", "8", "--engines", "2"], ["DRAM"], 2.0),
+}
+
+
+class Tmux:
+    """One private tmux server that runs one command."""
+
+    def __init__(self, command: list[str], width: int = 120, height: int = 40) -> None:
+        self.label = f"bench-{uuid.uuid4().hex[:8]}"
+        self.started = time.monotonic()
+        env = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), *command, env=env)
+
+    def _tmux(self, *args: str, env: dict[str, str] | None = None) -> str:
+        command = ["tmux", "-L", self.label, *args]
+        return subprocess.run(
+            command, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False
+        ).stdout
+
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p")
+
+    def pid(self) -> int:
+        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
+
+    def log_bytes(self, file: Path) -> None:
+        self._tmux("pipe-pane", "-O", f"cat >> {file}")
+
+    def wait_for(self, words: list[str], timeout_s: float = 20.0) -> float:
+        """Seconds from the start until all words are on the screen."""
+        while (elapsed := time.monotonic() - self.started) < timeout_s:
+            screen = self.screen()
+            if all(word in screen for word in words):
+                return elapsed
+            time.sleep(0.01)
+        raise SystemExit(f"the screen never showed {words}:\n{self.screen()}")
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that the process itself has used (not its children)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK_HZ
+
+
+def rss_mb(pid: int) -> float:
+    """Resident memory in MB (10^6 bytes)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise SystemExit(f"no VmRSS for {pid}")
+
+
+def measure(args: list[str], words: list[str], seconds: float) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "bytes"
+        tmux = Tmux([*program(), "demo", "healthy", "--seed", "7", *args])
+        try:
+            paint = tmux.wait_for(words)
+            time.sleep(6)  # warm-up: history lines fill, caches settle
+            pid = tmux.pid()
+            log.touch()
+            tmux.log_bytes(log)
+            before, began = cpu_s(pid), time.monotonic()
+            time.sleep(seconds)
+            used, took = cpu_s(pid) - before, time.monotonic() - began
+            return {
+                "first_paint_ms": paint * 1e3,
+                "cpu_pct": 100 * used / took,
+                "rss_mb": rss_mb(pid),
+                "tty_kib_per_s": log.stat().st_size / 1024 / took,
+            }
+        finally:
+            tmux.close()
+
+
+def program() -> list[str]:
+    return [sys.executable, "-m", "gputop_llm"]
+
+
+def help_ms(runs: int = 10) -> float:
+    """Median wall time of `--help`."""
+    times = []
+    for _ in range(runs):
+        began = time.monotonic()
+        subprocess.run([*program(), "--help"], capture_output=True, check=True)
+        times.append((time.monotonic() - began) * 1e3)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if shutil.which("tmux") is None:
+        raise SystemExit("this benchmark needs tmux")
+    result: dict[str, object] = {"help_ms": help_ms()}
+    print(f"`--help`: {result['help_ms']:.0f} ms (to reach: 100)\n")
+    print("| case | CPU % of a core (to reach) | RSS MB (55) | KiB/s to terminal (8) | first paint ms (350) |")
+    print("|---|---|---|---|---|")
+    for name, (args, words, goal) in CASES.items():
+        runs = [measure(args, words, options.seconds) for _ in range(options.runs)]
+        median = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        result[name] = {"median": median, "runs": runs}
+        print(
+            f"| {name} | {median['cpu_pct']:.2f} ({goal}) | {median['rss_mb']:.1f} |"
+            f" {median['tty_kib_per_s']:.1f} | {median['first_paint_ms']:.0f} |",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
