@@ -5,14 +5,17 @@ Each value knows where it came from, so that the screen and JSON can say so.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gputop_llm.errors import UsageError
+from gputop_llm.redact import public_url
 
 MIN_PERIOD_S = 0.25
 ENV_PREFIX = "GPUTOP_LLM_"
@@ -49,6 +52,7 @@ _TYPES: dict[str, type] = {
     "ca_file": str,
     "ascii": bool,
 }
+_TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 _ENV_ONLY = {"api_key"}
 _FLAG_ONLY = {"pid"}
 
@@ -96,6 +100,9 @@ def load(
         values["api_key"] = _read_key(values["api_key_file"])
         origins["api_key"] = origins["api_key_file"]
     _check_ranges(values, origins)
+    _check_key(values, origins)
+    _check_url(values, origins)
+    _check_ca_file(values, origins)
     known_fields = {f.name for f in fields(Config)}
     return Config(**{k: v for k, v in values.items() if k in known_fields}, origins=origins)
 
@@ -107,14 +114,14 @@ def _convert(name: str, raw: Any, origin: str) -> Any:
             return True
         if raw.lower() in {"0", "false", "no", "off"}:
             return False
-    elif wanted in (int, float) and isinstance(raw, (int, float, str)) and not isinstance(raw, bool):
+    elif wanted in (int, float) and isinstance(raw, (wanted, int, str)) and not isinstance(raw, bool):
         try:
             return wanted(raw)
         except ValueError:
             pass
     elif isinstance(raw, wanted):
         return raw
-    raise UsageError(f"{origin}: {name} must be a {wanted.__name__}", f"got {raw!r}")
+    raise UsageError(f"{origin}: {name} must be {_TYPE_NAMES[wanted]}", f"got {raw!r}")
 
 
 def _check_ranges(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
@@ -131,6 +138,49 @@ def _check_ranges(values: Mapping[str, Any], origins: Mapping[str, str]) -> None
             raise UsageError(f"{origins[name]}: {name} can't be negative", f"got {values[name]}")
 
 
+def _check_key(values: dict[str, Any], origins: Mapping[str, str]) -> None:
+    if "api_key" not in values:
+        return
+    values["api_key"] = values["api_key"].strip()
+    # Anything else can't be sent as a header; the message must not show it.
+    if not (values["api_key"].isascii() and values["api_key"].isprintable()):
+        raise UsageError(
+            f"{origins['api_key']}: the API key can't be used", "it has characters that no header may hold"
+        )
+
+
+def _check_url(values: dict[str, Any], origins: Mapping[str, str]) -> None:
+    url = values.get("url")
+    if url is None:
+        return
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket left open
+        usable = False
+    if not usable:
+        raise UsageError(
+            f"{origins['url']}: the URL can't be used",
+            f"got {public_url(url)!r}",
+            "give it as http://HOST:PORT or https://HOST:PORT",
+        )
+    values["url"] = url
+
+
+def _check_ca_file(values: dict[str, Any], origins: Mapping[str, str]) -> None:
+    path = values.get("ca_file")
+    if path is None:
+        return
+    values["ca_file"] = str(Path(path).expanduser())
+    try:
+        with open(values["ca_file"], "rb"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{origins['ca_file']}: cannot read {path}", error.strerror or str(error)) from None
+
+
 def _read_file(file: Path, must_exist: bool) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
@@ -140,14 +190,13 @@ def _read_file(file: Path, must_exist: bool) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}", str(getattr(error, "strerror", None) or error)) from None
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    # tomli is the same parser under its older name; it is installed for Python 3.10 only.
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        settings: dict[str, Any] = toml.loads(text)
+    except ValueError as error:
         raise UsageError(f"cannot read {file}", f"it is not valid TOML ({error})") from None
+    return settings
 
 
 def _read_key(path: str) -> str:

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from gputop_llm.config import Config
 from gputop_llm.model import Target
+from gputop_llm.redact import public_url
 
+UNKNOWN = "unknown"
 LOOPBACK = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"}
 
 
@@ -20,9 +22,12 @@ class Follower:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        # Targets are shown, recorded and printed: what they know of the URL must be fit for that.
+        self._url = None if config.url is None else public_url(config.url)
         self.focus: str | None = None
         self._followed: Target | None = None
         self._gone = False
+        self._beside: set[str] = set()
 
     def choose(self, target: Target) -> None:
         """The user picked this target."""
@@ -35,7 +40,7 @@ class Follower:
         the given URL; any other is a target with no processes.
         """
         targets = tuple(found)
-        url = self._config.url
+        url = self._url
         if url is None:
             return targets
         for position, target in enumerate(targets):
@@ -44,7 +49,7 @@ class Follower:
                 return (*targets[:position], named, *targets[position + 1 :])
         remote = Target(
             key=f"url:{url}",
-            engine="unknown",
+            engine=UNKNOWN,
             urls=(url,),
             urls_from="flag",
             notes=("given by --url and not found among this node's processes: no process or GPU data",),
@@ -56,6 +61,7 @@ class Follower:
         present = next((t for t in targets if t.key == self.focus), None)
         if present is not None:
             self._followed = present
+            self._beside = {t.key for t in targets} - {present.key}
             if self._gone:
                 self._gone = False
                 return [f"{describe(present)} is back"]
@@ -71,13 +77,25 @@ class Follower:
     def _refind(self, targets: tuple[Target, ...]) -> list[str]:
         old = self._followed
         assert old is not None
+        again = [t for t in targets if t.attachable is None and self._is_again(old, t)]
+        if old.engine == UNKNOWN and len(again) == 1:
+            # Nothing exited: the process behind the user's URL has been found.
+            self.choose(again[0])
+            return [f"{old.urls[0]} is {describe(again[0])}"]
         happened = [] if self._gone else [f"{describe(old)} has exited; waiting for it to come back"]
         self._gone = True
-        again = [t for t in targets if t.attachable is None and t.engine == old.engine and _same_service(old, t)]
-        if len(again) == 1 and self._config.pid is None:
+        if len(again) == 1:
             self.choose(again[0])
             happened.append(f"re-attached to {describe(again[0])}")
         return happened
+
+    def _is_again(self, old: Target, new: Target) -> bool:
+        if new.engine != old.engine and old.engine != UNKNOWN:
+            return False
+        if old.urls and new.urls:
+            return any(_same_endpoint(a, b) for a in old.urls for b in new.urls)
+        # The same command beside the old one was its twin, not its successor.
+        return new.key not in self._beside and old.model == new.model and old.argv == new.argv
 
     def _first_choice(self, targets: tuple[Target, ...]) -> Target | None:
         config = self._config
@@ -99,12 +117,6 @@ def describe(target: Target) -> str:
     if target.root_pid is not None:
         return f"{name} (pid {target.root_pid})"
     return f"{name} at {target.urls[0]}" if target.urls else name
-
-
-def _same_service(old: Target, new: Target) -> bool:
-    if old.urls and new.urls:
-        return any(_same_endpoint(a, b) for a in old.urls for b in new.urls)
-    return old.model == new.model and old.argv == new.argv
 
 
 def _same_endpoint(one: str, other: str) -> bool:

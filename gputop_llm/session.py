@@ -6,7 +6,9 @@ same for a real node, the demo, and (later) a replay: only `Sources` differs.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from typing import Any
 
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
+from gputop_llm.errors import GputopError
 from gputop_llm.follow import Follower
 from gputop_llm.model import (
     EngineFrame,
@@ -32,11 +35,15 @@ from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.sources.base import Source
 
+log = logging.getLogger(__name__)
+
 DISCOVERY_PERIOD_S = 3.0
 MAX_ENGINES = 8
 MAX_WATCHED = 64
 EVENT_SHOWN_S = 30.0
 FIRST_FRAME_S = 0.3
+# `stop` returns within a second, hung sources or not.
+STOP_S = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,25 @@ class Sources:
     host: Callable[[Callable[[], tuple[TargetProcess, ...]]], Source[Host]]
     metrics: Callable[[str], Source[EngineReading]]
     simulated: str | None = None
+
+
+class _Unusable:
+    """The source of an endpoint that can't even be asked: each poll says why."""
+
+    deadline_s = 1.0
+
+    def __init__(self, name: str, failure: GputopError) -> None:
+        self.name = name
+        self._failure = failure
+
+    def poll(self) -> EngineReading:
+        raise self._failure
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class _Engine:
@@ -95,6 +121,8 @@ class Session:
         self._wake = threading.Event()
         self._stopping = False
         self._on_frame: Callable[[Frame], None] | None = None
+        self._watched_pids: set[int | None] = set()
+        self._host_polls_before = 0
         self._gpus: Poller[GpuNode] = Poller(sources.gpus(), self.period_s, self.clock, self._first_poll)
         self._discovery: Poller[TargetList] = Poller(
             sources.discovery(self._newest_gpus), DISCOVERY_PERIOD_S, self.clock, self._discovered
@@ -113,19 +141,30 @@ class Session:
 
     def stop(self) -> None:
         """Ends all polling. Safe to call twice."""
-        self._stopping = True
+        with self._lock:
+            self._stopping = True
         self._wake.set()
+        pollers = self._pollers()
+        for poller in pollers:
+            poller.ask_to_stop()
+        # Real time, whatever clock the frames use: it is threads that are waited for.
+        until = time.monotonic() + STOP_S
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(1.0)
-        for poller in self._pollers():
-            poller.stop(wait_s=0.5)
+            self._thread.join(STOP_S)
+        for poller in pollers:
+            poller.stop(wait_s=max(0.0, until - time.monotonic()))
 
     def attach(self, key: str) -> None:
         """Makes a target of the newest frame the focus, and follows it through restarts."""
         with self._lock:
             target = next((t for t in self._targets() if t.key == key), None)
-            if target is not None:
-                self._follower.choose(target)
+            if target is None:
+                return
+            self._follower.choose(target)
+            stale = self._sync_engines()
+        for engine in stale:
+            engine.poller.ask_to_stop()
+        self._watch_closely()
         self._wake.set()
 
     def set_period(self, period_s: float) -> None:
@@ -144,13 +183,22 @@ class Session:
     @property
     def events(self) -> tuple[tuple[float, str], ...]:
         """What happened (attached, exited, came back), oldest first, each with its wall time."""
-        return tuple(self._events)
+        with self._lock:
+            return tuple(self._events)
 
     def settled(self, polls: int = 2) -> bool:
-        """True when every source has been polled `polls` times, or has failed to answer."""
+        """True when every source has been polled `polls` times, or has failed to answer.
+
+        The host's polls count from when the processes to watch were known; of discovery one is enough.
+        """
         for poller in self._pollers():
             part = poller.part()
-            if part.error is None and part.polls < (1 if poller is self._discovery else polls):
+            wanted = polls
+            if poller is self._discovery:
+                wanted = 1
+            elif poller is self._host:
+                wanted += self._host_polls_before
+            if part.error is None and part.polls < wanted:
                 return False
         with self._lock:
             return all(self._url_key(t, u) in self._engines for t, u in self._wanted_engines())
@@ -168,16 +216,17 @@ class Session:
             self._wake.clear()
             if self._stopping:
                 return
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # one frame that can't be made must not be the last one
+                log.exception("a frame was lost")
             due = self.clock.mono() + self.period_s
 
     def tick(self) -> Frame:
         """Makes one frame of the newest parts, and hands it on."""
         with self._lock:
             self._seq += 1
-            targets = self._discovery.part()
-            if targets.value is not None:
-                targets = replace(targets, value=replace(targets.value, targets=self._targets()))
+            targets = self._shown_targets()
             now = self.clock.wall()
             frame = Frame(
                 seq=self._seq,
@@ -205,6 +254,16 @@ class Session:
         shown = tuple(g for g in part.value.gpus if g.index == self.config.gpu)
         return replace(part, value=replace(part.value, gpus=shown))
 
+    def _shown_targets(self) -> Part[TargetList]:
+        part = self._discovery.part()
+        if part.value is None and part.error and self.config.url and not self._engines:
+            # The user said where to look: that must not wait for a look around that never ends.
+            self._follow()
+        if part.value is None and not self._engines:
+            return part
+        found = part.value or TargetList()
+        return replace(part, value=replace(found, targets=self._targets()))
+
     # -- following ---------------------------------------------------------
 
     def _first_poll(self, _value: object) -> None:
@@ -229,12 +288,24 @@ class Session:
 
     def _discovered(self, _found: TargetList | None) -> None:
         with self._lock:
-            for text in self._follower.update(self._targets()):
-                self._events.append((self.clock.wall(), text))
-            stale = self._sync_engines()
+            stale = self._follow()
         for engine in stale:
-            engine.poller.stop()
+            engine.poller.ask_to_stop()
+        self._watch_closely()
         self._first_poll(None)
+
+    def _follow(self) -> list[_Engine]:
+        for text in self._follower.update(self._targets()):
+            self._events.append((self.clock.wall(), text))
+        return self._sync_engines()
+
+    def _watch_closely(self) -> None:
+        """New processes to watch are worth two early readings of the host."""
+        watched = {p.pid for p in self._watched()}
+        if watched != self._watched_pids:
+            self._watched_pids = watched
+            self._host_polls_before = self._host.part().polls
+            self._host.hurry()
 
     def _wanted_engines(self) -> list[tuple[Target, str]]:
         with_url = [(t, t.urls[0]) for t in self._targets() if t.urls]
@@ -246,11 +317,19 @@ class Session:
     def _url_key(target: Target, url: str) -> str:
         return f"{target.key} {url}"
 
+    def _metrics(self, url: str) -> Source[EngineReading]:
+        try:
+            return self.sources.metrics(url)
+        except GputopError as failure:
+            return _Unusable(url, failure)
+
     def _sync_engines(self) -> list[_Engine]:
+        if self._stopping:
+            return []
         wanted = {self._url_key(t, u): (t, u) for t, u in self._wanted_engines()}
         for key, (target, url) in wanted.items():
             if key not in self._engines:
-                engine = _Engine(target, url, self.sources.metrics(url), self.config, self.clock)
+                engine = _Engine(target, url, self._metrics(url), self.config, self.clock)
                 engine.poller.set_period(self.period_s)
                 engine.poller.start()
                 self._engines[key] = engine
