@@ -15,8 +15,8 @@ import sys
 # Before anything that an older Python cannot even compile or import.
 if sys.version_info < (3, 10):  # noqa: UP036
     sys.exit(
-        "gputop-llm needs Python 3.10 or newer and this is %d.%d: install one (Debian, Ubuntu: apt-get install "  # noqa: UP031
-        "python3.12) and name it: make run PYTHON=python3.12" % sys.version_info[:2]
+        "gputop-llm needs Python 3.10 or newer and this is %d.%d: install a newer one and "  # noqa: UP031
+        "name it, for example: make run PYTHON=python3.12" % sys.version_info[:2]
     )
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -146,7 +146,6 @@ def build(level: str) -> None:
 
 def make_venv() -> None:
     """A new, empty `.venv` with pip in it."""
-    import importlib.util
     import shutil
 
     try:
@@ -162,6 +161,13 @@ def make_venv() -> None:
     write_stamp([UNFINISHED])
     # Never `with_pip`: on Debian's Python it fails after having made half of it.
     venv.EnvBuilder(symlinks=True).create(VENV)
+    put_pip()
+
+
+def put_pip() -> None:
+    """pip into `.venv`."""
+    import importlib.util
+
     if importlib.util.find_spec("ensurepip"):
         run_quietly([PYTHON, "-m", "ensurepip"], "cannot put pip into .venv")
     else:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.real.vllm_venv import model_directory, vllm_venv
@@ -92,6 +93,7 @@ class VllmServer:
         if self._process is None:
             return
         group = self._process.pid
+        shared_memory = _shared_memory(self.pids())
         # First in its own way, which removes its shared memory; then without asking.
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -101,6 +103,8 @@ class VllmServer:
         self._process.wait()
         self._process = None
         _wait_until_gone(group)
+        for path in shared_memory:  # two tensor-parallel workers leave theirs behind
+            path.unlink(missing_ok=True)
 
     def restart(self) -> float:
         """A new server on the same port; returns the seconds until it was healthy."""
@@ -178,6 +182,16 @@ def _group_members(group: int) -> dict[int, str]:
                     command_line = (entry / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
                     members[int(entry.name)] = command_line.decode(errors="replace")
     return members
+
+
+def _shared_memory(pids: Iterable[int]) -> set[Path]:
+    """The files of vLLM's own that these processes have mapped in /dev/shm."""
+    files = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{pid}/maps").read_text()
+            files |= {Path(name) for name in re.findall(r"/dev/shm/vllm_dist_\S+$", maps, re.MULTILINE)}
+    return files
 
 
 def _wait_until_gone(group: int) -> None:
