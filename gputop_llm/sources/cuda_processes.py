@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gputop_llm.model import Target, TargetProcess
-from gputop_llm.redact import redact_argv
+from gputop_llm.redact_argv import redact_argv
 from gputop_llm.sources.container import Visibility, container_of
 from gputop_llm.sources.gpu_map import GpuUse
 from gputop_llm.sources.owner import user_of

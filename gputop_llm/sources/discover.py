@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.model import GpuNode, Target, TargetList, TargetProcess
-from gputop_llm.redact import redact_argv
+from gputop_llm.redact_argv import redact_argv
 from gputop_llm.sources import container
 from gputop_llm.sources.cuda_processes import cuda_targets, zombie_note
 from gputop_llm.sources.dist_info import installed_version
