@@ -119,7 +119,7 @@ def _convert(name: str, raw: Any, origin: str) -> Any:
             return wanted(raw)
         except ValueError:
             pass
-    elif isinstance(raw, wanted):
+    elif type(raw) is wanted:  # True is an int, but no number of a GPU
         return raw
     raise UsageError(f"{origin}: {name} must be {_TYPE_NAMES[wanted]}", f"got {raw!r}")
 
