@@ -135,6 +135,19 @@ def scenario(name: str) -> Scenario:
     return found
 
 
+def gpus_per_engine(gpus: int, engines: int) -> int:
+    """How many GPUs each engine gets; 0 without engines. GPUs that can't be shared out evenly stay idle.
+
+    Raises:
+        UsageError: no GPU, or fewer than engines.
+    """
+    if gpus < 1 or engines < 0 or engines > gpus:
+        raise UsageError(
+            f"no demo with {gpus} GPU(s) and {engines} engine(s)", "", "there must be a GPU, and one for each engine"
+        )
+    return gpus // engines if engines else 0
+
+
 def arrivals(script: Scenario, seed: int, engine: int, load: float = 1.0) -> Iterator[Arrival]:
     """Yields the requests for one engine, for ever, by time; `load` scales how often they come."""
     # A text seeds the same on every platform and Python version.
