@@ -95,7 +95,8 @@ def tls_context(url: str, ca_bundle: str | None) -> ssl.SSLContext:
             raise PipUnavailable(
                 f"cannot read the CA bundle {ca_bundle}: {error.strerror}; mend PIP_CERT or pip.conf"
             ) from None
-    if "@" in urllib.parse.urlsplit(url).netloc:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "https" and "@" in parts.netloc:
         raise PipUnavailable(
             f"cannot trust {shown(url)} with a password: this machine has no CA certificates; "
             "apt-get install ca-certificates"

@@ -178,6 +178,8 @@ def test_a_machine_without_ca_certificates_trusts_the_hash_alone_but_sends_no_pa
     assert get_pip.tls_context("https://index.example/simple/pip/", None).verify_mode == ssl.CERT_NONE
     with pytest.raises(get_pip.PipUnavailable, match="apt-get install ca-certificates"):
         get_pip.tls_context("https://me:secret@index.example/simple/pip/", None)
+    # Where nothing is encrypted, there is nothing to trust.
+    get_pip.tls_context("http://me:secret@index.example/simple/pip/", None)
 
 
 def test_a_machine_with_ca_certificates_always_checks_the_server(get_pip, tmp_path, monkeypatch):
