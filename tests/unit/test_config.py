@@ -102,6 +102,12 @@ def test_a_url_that_can_not_be_asked_is_refused_with_how_to_give_one(url):
     assert "http://HOST:PORT" in refused({"url": url})
 
 
+def test_a_url_with_a_password_is_refused_with_where_to_put_it():
+    sentence = refused({"url": "http://user:hunter2@h:8000"})
+    assert "GPUTOP_LLM_API_KEY" in sentence
+    assert "hunter2" not in sentence
+
+
 def test_a_refused_url_does_not_show_its_password():
     assert "hunter2" not in refused({"url": "ftp://u:hunter2@h/?token=hunter2"})
 

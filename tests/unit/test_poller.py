@@ -10,20 +10,8 @@ import pytest
 from gputop_llm.clock import SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.sampling.poller import MAX_BACKOFF_S, MAX_FAILING_PERIOD_S, Poller
+from tests.support.clock import ManualClock
 from tests.support.fake_sources import FakeSource, until
-
-
-class Ticking:
-    """A clock that a test moves; threads still wait in real time."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def wall(self) -> float:
-        return 1.7e9 + self.now
-
-    def mono(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -51,12 +39,18 @@ def test_before_the_first_answer_everything_is_unknown(polling):
 
 
 def test_a_part_has_the_value_its_time_and_its_age(polling):
-    clock = Ticking()
+    clock = ManualClock()
     poller = polling(FakeSource("fine", 42), clock=clock)
     until(lambda: poller.part().polls)
-    clock.now += 2.5
+    clock.step(2.5)
     part = poller.part()
-    assert (part.value, part.at_s, part.at_mono_s, part.age_s, part.error) == (42, 1.7e9 + 1000.0, 1000.0, 2.5, None)
+    assert (part.value, part.at_s, part.at_mono_s, part.age_s, part.error) == (
+        42,
+        clock.wall() - 2.5,
+        clock.mono() - 2.5,
+        2.5,
+        None,
+    )
 
 
 def test_a_source_error_keeps_the_last_good_value_and_says_why(polling):
@@ -94,15 +88,15 @@ def test_a_bug_in_what_is_made_of_a_reading_is_told_and_polling_goes_on(polling)
 
 
 def test_a_poll_over_its_deadline_is_aborted_once_and_said_to_be_overdue(polling):
-    clock = Ticking()
+    clock = ManualClock()
     source = FakeSource("http://127.0.0.1:8000", 1, deadline_s=2.0, obeys_abort=False)
     source.hanging = True
     poller = polling(source, clock=clock)
     until(lambda: source.polls)
-    clock.now += 1.9
+    clock.step(1.9)
     assert poller.part().error is None
     assert source.aborts == 0
-    clock.now += 10.1
+    clock.step(10.1)
     assert poller.part().error == "http://127.0.0.1:8000 has not answered for 12.0 s"
     poller.part()
     assert source.aborts == 1
@@ -157,10 +151,10 @@ def test_a_slow_source_is_asked_less_often_so_that_asking_costs_it_a_fifth_of_it
 
 
 def test_back_off_has_an_end(polling):
-    clock = Ticking()
+    clock = ManualClock()
 
     def slow() -> int:
-        clock.now += 1e6
+        clock.step(1e6)
         return 1
 
     poller = polling(FakeSource("engine", slow), clock=clock)
@@ -188,10 +182,10 @@ def test_a_shorter_period_cuts_the_wait(polling):
 
 
 def test_changing_the_period_is_no_reason_to_ask_a_slow_server_at_once(polling):
-    clock = Ticking()
+    clock = ManualClock()
 
     def slow() -> int:
-        clock.now += 10.0
+        clock.step(10.0)
         return 1
 
     source = FakeSource("engine", slow)
@@ -201,26 +195,26 @@ def test_changing_the_period_is_no_reason_to_ask_a_slow_server_at_once(polling):
         poller.set_period(period_s)
         until(lambda: not poller._wake.is_set())
     assert source.polls == 1
-    clock.now += MAX_BACKOFF_S
+    clock.step(MAX_BACKOFF_S)
     poller.set_period(0.25)
     until(lambda: source.polls == 2)
 
 
 def test_even_a_source_slower_than_the_longest_back_off_is_left_alone_half_of_the_time(polling):
-    clock = Ticking()
+    clock = ManualClock()
 
     def slow() -> int:
-        clock.now += 1000.0
+        clock.step(1000.0)
         return 1
 
     source = FakeSource("engine", slow)
     poller = polling(source, period_s=1.0, clock=clock)
     until(lambda: poller.part().polls == 1)
-    clock.now += MAX_BACKOFF_S - 1.0
+    clock.step(MAX_BACKOFF_S - 1.0)
     poller.set_period(1.0)
     until(lambda: not poller._wake.is_set())
     assert source.polls == 1
-    clock.now += 1.0
+    clock.step(1.0)
     poller.set_period(1.0)
     until(lambda: source.polls == 2)
 
