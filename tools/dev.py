@@ -58,7 +58,7 @@ def test_commands() -> list[list[str]]:
     return [
         [PYTHON, "-m", "ruff", "format", "--check", "--quiet", "."],
         [PYTHON, "-m", "ruff", "check", "--quiet", "."],
-        [os.path.join(VENV, "bin", "lint-imports")],
+        [os.path.join(VENV, "bin", "lint-imports"), "--no-logo"],
         [PYTHON, "-m", "mypy"],
         [PYTHON, "-m", "pytest", "-q", "-n", workers],
     ]
