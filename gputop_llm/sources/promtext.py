@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gputop_llm.printable import printable
+
 Labels = Mapping[str, str]
 
 _MEMO_LIMIT = 20_000
@@ -104,7 +106,7 @@ class TextParser:
             except (ValueError, IndexError):
                 skipped += 1
                 if first is None:
-                    first = printable(stripped)
+                    first = printable(stripped, _SHOWN)
                 continue
             read += 1
             if found is not None:
@@ -149,9 +151,3 @@ def _ask_authority(line: str) -> tuple[_Series, float]:
         for sample in family.samples:
             return _Series(sample.name, sample.labels), float(sample.value)
     raise ValueError("no sample")
-
-
-def printable(text: str, limit: int = _SHOWN) -> str:
-    """Text from outside, safe to show: control characters escaped, cut to `limit` characters."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:limit])
-    return shown if len(text) <= limit else shown + "…"
