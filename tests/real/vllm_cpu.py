@@ -84,12 +84,13 @@ class VllmServer:
                     raise RuntimeError(f"vLLM was not healthy after {START_DEADLINE_S:.0f} s:\n{self.log_tail()}")
                 time.sleep(0.1)
         except BaseException:  # KeyboardInterrupt too: no __exit__ will follow
-            self.stop()
+            self.stop(grace_s=0)
+            self.log_path.unlink()
             raise
         return time.monotonic() - begun
 
-    def stop(self) -> None:
-        """Ends every process of the server; does nothing when it has none."""
+    def stop(self, grace_s: float = STOP_DEADLINE_S) -> None:
+        """Ends every process of the server; the root has `grace_s` seconds to do it itself. Does nothing when not running."""
         if self._process is None:
             return
         group = self._process.pid
@@ -97,13 +98,13 @@ class VllmServer:
         # First in its own way, which removes its shared memory; then without asking.
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_DEADLINE_S)
+            self._process.wait(grace_s)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         self._process.wait()
         self._process = None
         _wait_until_gone(group)
-        for path in shared_memory:  # two tensor-parallel workers leave theirs behind
+        for path in shared_memory:  # what two tensor-parallel workers, or killed ones, leave behind
             path.unlink(missing_ok=True)
 
     def restart(self) -> float:
@@ -185,12 +186,12 @@ def _group_members(group: int) -> dict[int, str]:
 
 
 def _shared_memory(pids: Iterable[int]) -> set[Path]:
-    """The files of vLLM's own that these processes have mapped in /dev/shm."""
+    """The files in /dev/shm that these processes have mapped."""
     files = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             maps = Path(f"/proc/{pid}/maps").read_text()
-            files |= {Path(name) for name in re.findall(r"/dev/shm/vllm_dist_\S+$", maps, re.MULTILINE)}
+            files |= {Path(name) for name in re.findall(r"/dev/shm/\S+$", maps, re.MULTILINE)}
     return files
 
 
