@@ -102,7 +102,7 @@ def failures(lib: ModuleType) -> tuple[type[Exception], ...]:
     """
     return (
         lib.NVMLError,
-        lib.NVMLLibraryMismatchError,
+        getattr(lib, "NVMLLibraryMismatchError", lib.NVMLError),  # not in nvidia-ml-py 12.535
         AttributeError,
         TypeError,
         ValueError,

@@ -209,6 +209,7 @@ def test_what_cannot_be_is_missing(key, value, field, clock):
 def test_an_old_nvidia_ml_py_lacks_functions_and_costs_those_fields_only(clock):
     class Old(FakeNvml):
         gone = ("nvmlDeviceGetArchitecture", "nvmlGpmQueryDeviceSupport", "nvmlEventSetWait_v2")
+        gone += ("NVMLLibraryMismatchError",)
 
         def __getattribute__(self, name):
             if name in type(self).gone:
