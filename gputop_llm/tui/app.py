@@ -227,7 +227,21 @@ class MonitorApp(App[int], inherit_bindings=False):
         elif kind == "engine":
             self._open("engine")
         elif kind == "target":
-            self.session.attach(rest)
+            self.attach(rest)
+
+    def attach(self, key: str) -> None:
+        """Watches that target from now on, and shows the overview."""
+        found = self.session.latest.targets.value if self.session.latest else None
+        target = next((t for t in found.targets if t.key == key), None) if found else None
+        if target is None:
+            self.say("it is gone")
+        elif target.attachable is not None:
+            self.say(f"▲ can't watch it: {target.attachable}")
+        else:
+            self._paused = None
+            self._picker_offered = True
+            self.session.attach(key)
+            self._open("overview")
 
     def _open(self, name: str) -> None:
         while len(self.screen_stack) > (1 if name == "overview" else 2):

@@ -85,8 +85,8 @@ class Trails:
     def _read(self, name: str, count: int, slots: int) -> Values:
         begun = self._slot % slots + 1
         wanted = (count - 1) * slots + begun
-        data = self._history.series(name, wanted + self._lag)[:wanted]
-        data = [None] * (wanted - len(data)) + data
+        kept = self._history.series(name, wanted + self._lag)[:wanted]
+        data: Values = [*([None] * (wanted - len(kept))), *kept]
         cuts = range(wanted - begun, -1, -slots)
         means = [_mean(data[cut : cut + slots]) for cut in cuts]
         means.reverse()

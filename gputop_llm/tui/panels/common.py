@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from gputop_llm.model import Frame, Latency, Part, Quantile, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, Run, pad
 from gputop_llm.units import DASH, number, seconds
+
+T = TypeVar("T")
 
 _ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "TGI", "trtllm": "TensorRT-LLM", "llamacpp": "llama.cpp"}
 
@@ -51,7 +54,7 @@ def small_pct(value: float | None) -> str:
     return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
 
 
-def part_state(part: Part[object], period_s: float) -> Line:
+def part_state(part: Part[T], period_s: float) -> Line:
     """How fresh a source is: silent when all is well, else the reason and the age of what is shown."""
     if part.error is not None:
         age = f"values {seconds(part.age_s)} old: " if part.age_s is not None else ""

@@ -9,14 +9,13 @@ from gputop_llm.model import EngineFrame, EngineLive, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import engine_name, engines_of, labelled, part_state, small_pct, spaced, target_name
+from gputop_llm.tui.panels.common import engine_name, engines_of, labelled, small_pct, spaced, target_name
 from gputop_llm.tui.panels.latency import latency_table
 from gputop_llm.tui.trails import Trails, stretch_slots
 from gputop_llm.units import DASH, number, pct, seconds
 
 HISTORY_S = 300.0
 RATES_WIDTH = 16
-_SECOND = 1.0
 
 
 def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block:
@@ -39,7 +38,7 @@ def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block
     left = height - len(lines)
     if left >= 2:
         lines += _histories(trails, prefix, live, width, left)
-    return Block(lines[:height], {row: "engine" for row in range(min(height, len(lines)))})
+    return Block(lines[:height], dict.fromkeys(range(height), "engine"))
 
 
 def _title(frame: Frame, engine: EngineFrame, live: EngineLive, width: int) -> Line:

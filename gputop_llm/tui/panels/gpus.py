@@ -30,9 +30,17 @@ class Meter:
 
 METERS = (
     Meter("NVML util", "util_pct", "busy", "some kernel was running", lambda g: g.util_pct),
-    Meter("SM active", "sm_active_pct", "work", "SMs that had a warp", lambda g: g.gpm and g.gpm.sm_active_pct),
-    Meter("tensor", "tensor_pct", "work", "tensor pipes in use", lambda g: g.gpm and g.gpm.tensor_pct),
-    Meter("DRAM", "dram_bw_pct", "work", "memory bandwidth in use", lambda g: g.gpm and g.gpm.dram_bw_pct),
+    Meter(
+        "SM active",
+        "sm_active_pct",
+        "work",
+        "SMs that had a warp",
+        lambda g: None if g.gpm is None else g.gpm.sm_active_pct,
+    ),
+    Meter("tensor", "tensor_pct", "work", "tensor pipes in use", lambda g: None if g.gpm is None else g.gpm.tensor_pct),
+    Meter(
+        "DRAM", "dram_bw_pct", "work", "memory bandwidth in use", lambda g: None if g.gpm is None else g.gpm.dram_bw_pct
+    ),
 )
 _MEMORY = Meter("memory", "mem_used_pct", "mem", "", lambda g: g.mem_used_pct)
 _POWER = Meter("power", "power_pct", "mem", "", lambda g: g.power_pct)
@@ -82,7 +90,7 @@ def _one(frame: Frame, gpu: Gpu, trails: Trails, width: int, height: int) -> Blo
         _link_line(gpu, width),
     ]
     lines += extra
-    return Block(lines[:height], {row: f"gpu:{gpu.index}" for row in range(min(height, len(lines)))})
+    return Block(lines[:height], dict.fromkeys(range(height), f"gpu:{gpu.index}"))
 
 
 def _title(frame: Frame, gpu: Gpu, width: int, remark: str) -> Line:
@@ -121,7 +129,6 @@ def _meter(gpu: Gpu, meter: Meter, trails: Trails, bar_width: int, history: int,
 
 
 def _memory_line(gpu: Gpu, trails: Trails, width: int, bar_width: int, history: int, slots: int, tall: bool) -> Line:
-    value = gpu.mem_used_pct
     amount = f"{_amount(gpu.mem_used_bytes, gpu.mem_total_bytes)}{' of host RAM' if gpu.integrated else ''}"
     line = _gauge(_MEMORY, gpu, bar_width)
     if history < 60:

@@ -78,17 +78,20 @@ class LinesView(Widget):
             self._strips = [Strip.blank(width)] * height
             self._drawn_width = width
             self.refresh()
-        visible = self.block.lines[self.offset_rows : self.offset_rows + height]
         changed: list[Region] = []
         rows, strips = self._rows, self._strips
         for y in range(height):
-            row = tuple(visible[y]) if y < len(visible) else _NO_ROW
+            row = self._row(y + self.offset_rows)
             if row != rows[y]:
                 rows[y] = row
                 strips[y] = self._strip(row, width)
                 changed.append(Region(0, y, width, 1))
         if changed:
             self.refresh(*changed)
+
+    def _row(self, at: int) -> tuple[Run, ...]:
+        """What is drawn for line `at` of the block."""
+        return tuple(self.block.lines[at]) if at < len(self.block.lines) else _NO_ROW
 
     def _strip(self, row: tuple[Run, ...], width: int) -> Strip:
         skin = cast("MonitorApp", self.app).skin
