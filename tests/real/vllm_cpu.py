@@ -90,7 +90,7 @@ class VllmServer:
         return time.monotonic() - begun
 
     def stop(self, grace_s: float = STOP_DEADLINE_S) -> None:
-        """Ends every process of the server; the root has `grace_s` seconds to do it itself. Does nothing when not running."""
+        """Ends every process of the server, if there is one; its root has `grace_s` seconds to do so itself."""
         if self._process is None:
             return
         group = self._process.pid
