@@ -16,6 +16,7 @@ from gputop_llm.demo.gpu_physics import SLICE_S, SimulatedGpu
 from gputop_llm.demo.host_physics import Drive, busy_pct, host, plain_load
 from gputop_llm.demo.identity import NOTE, EngineIdentity, plain_job
 from gputop_llm.demo.metrics_text import MetricsPage, cache_config
+from gputop_llm.demo.observations import Observations
 from gputop_llm.demo.roofline import H200, StepCost, Work
 from gputop_llm.demo.scenarios import WARM_UP_S, Scenario, arrivals, gpus_per_engine
 from gputop_llm.demo.wire import NodeReading
@@ -125,6 +126,10 @@ class SimulatedNode:
             self._load_1m += (busy - self._load_1m) * (1 - math.exp(-SLICE_S / _LOAD_LAG_S))
         for served in self._served:
             served.engine.advance(to_s)
+
+    def observed(self, number: int) -> Observations:
+        """What one engine has counted."""
+        return self._served[number].engine.seen
 
     def metrics(self, number: int) -> str:
         """The `/metrics` page of one engine."""

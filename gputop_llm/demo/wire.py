@@ -69,7 +69,7 @@ class Answer:
 def _understanding() -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError("cannot read the simulated node", f"its answer is not a reading ({error!r})") from error
 
 
