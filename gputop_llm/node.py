@@ -36,14 +36,18 @@ def real_sources(config: Config) -> Sources:
     return Sources(gpus, discovery, host, _metrics(config))
 
 
-def demo_sources(node: DemoNode, config: Config) -> Sources:
-    """The sources of a simulated node; its engines are scraped over HTTP as real ones are."""
+def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
+    """The sources of a simulated node; its engines are scraped over HTTP as real ones are.
+
+    Args:
+        why: why it is simulated, to be said beside what is simulated.
+    """
     return Sources(
         gpus=node.gpu_source,
         discovery=lambda _newest: node.discovery_source(),
         host=node.host_source,
         metrics=_metrics(config),
-        simulated=node.label,
+        simulated=f"{node.label}; {why}" if why else node.label,
     )
 
 

@@ -24,10 +24,8 @@ def engine_lines(engine: EngineFrame) -> list[str]:
     if engine.window is None:
         return []
     total = engine.window.total
-    span = seconds(total.window_s)
-    lines = [
-        f"Engine metrics  {printable(engine.url)}, over the last {span}{' (restarted)' if total.restarted else ''}"
-    ]
+    span = "one reading so far" if total.window_s is None else f"over the last {seconds(total.window_s)}"
+    lines = [f"Engine metrics  {printable(engine.url)}, {span}{' (restarted)' if total.restarted else ''}"]
     lines += _load(total)
     if total.latency:
         lines += _latencies(total)
