@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         simulated = command.add_argument_group("simulated node")
         simulated.add_argument("--seed", type=int, default=7, help="the same seed gives the same traffic; default: 7")
         simulated.add_argument("--gpus", type=_positive, default=1, metavar="N", help="default: 1")
-        simulated.add_argument("--engines", type=_positive, default=1, metavar="N", help="default: 1")
+        simulated.add_argument("--engines", type=_count, default=1, metavar="N", help="0 or more; default: 1")
         _live(command)
     return parser
 
@@ -126,9 +126,13 @@ def _live(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
+    return _count(text, least=1)
+
+
+def _count(text: str, least: int = 0) -> int:
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
     return number
 
 
