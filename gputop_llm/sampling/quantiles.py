@@ -15,8 +15,8 @@ from gputop_llm.model import Histogram, Latency, Quantile
 WIDEST_BUCKET = 2.5
 """Widest bucket (high ÷ low) inside which a quantile is interpolated; beyond, it would be a guess."""
 
-# Counts are whole numbers held as floats; the rank q·n of the p95 of 20 must be 19, not 19.000000000000004.
-_ROUNDING = 1e-9
+# The rank of the p95 of 20 is the 19th and 0.25 s ÷ 0.1 s is 2.5, whatever the last bit of a float says.
+_ROUNDING = 1e-12
 
 
 def fell(new: Histogram, old: Histogram) -> bool:
@@ -58,7 +58,7 @@ def quantile(histogram: Histogram, q: float) -> Quantile | None:
     count = histogram.counts[-1]
     if count <= 0:
         return None
-    wanted = q * count - _ROUNDING * count
+    wanted = q * count * (1 - _ROUNDING)
     index = bisect_left(histogram.counts, wanted)
     high = histogram.bounds[index]
     # Times and token counts are never negative: what lies below the first bound lies above 0.

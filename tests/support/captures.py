@@ -12,6 +12,7 @@ from gputop_llm.sources.promtext import TextParser
 CAPTURES = Path(__file__).parents[2] / "captures"
 SCRAPES = CAPTURES / "scrapes"
 FIELD_CASES = CAPTURES / "field-cases"
+VLLM_PAGES = sorted(path for path in SCRAPES.glob("vllm-*.txt") if "ps-trees" not in path.name)
 
 
 def field_case(number: int) -> Path:
