@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from gputop_llm.printable import printable
 
 Labels = Mapping[str, str]
@@ -147,6 +145,9 @@ def _number(text: str) -> float:
 
 
 def _ask_authority(line: str) -> tuple[_Series, float]:
+    # 40 ms of import that only a page with a needed series is worth.
+    from prometheus_client.parser import text_string_to_metric_families
+
     for family in text_string_to_metric_families(line):
         for sample in family.samples:
             return _Series(sample.name, sample.labels), float(sample.value)
