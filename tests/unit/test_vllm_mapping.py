@@ -375,3 +375,27 @@ def test_case_20_two_values_for_one_series_are_doubtful_in_either_order(name):
     assert (series.running, series.counters["generation_tokens"]) == (12, 500_000)
     assert series.doubtful == ("generation_tokens", "running")
     assert any("two values for one series" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "name"),
+    [
+        ("num_requests_waiting_by_reason", ',reason="capacity"', "waiting_by_reason"),
+        ("gpu_cache_usage_perc", "", "kv_usage_pct"),
+        ("num_requests_swapped", "", "waiting"),
+        ("request_success_total", ',finished_reason="stop"', "finished:stop"),
+        ("prompt_tokens_by_source_total", ',source="local_compute"', "prompt_tokens_computed"),
+        ("time_to_first_token_seconds_sum", "", "ttft"),
+        ("time_to_first_token_seconds_bucket", ',le="0.5"', "ttft"),
+    ],
+)
+def test_two_values_make_what_they_tell_doubtful(metric, labels, name):
+    text = histogram("vllm:time_to_first_token_seconds", A, 1, 2, 3)
+    text += f"vllm:{metric}{{{A}{labels}}} 7\nvllm:{metric}{{{A}{labels}}} 8\n"
+    assert one(text).doubtful == (name,)
+
+
+@pytest.mark.parametrize("values", [("NaN", "5"), ("5", "NaN")])
+def test_of_a_number_and_no_number_the_number_counts_without_doubt(values):
+    series = one("".join(f"vllm:num_requests_running{{{A}}} {value}\n" for value in values))
+    assert (series.running, series.doubtful) == (5, ())
