@@ -54,15 +54,10 @@ class ProcFs:
         handle = os.open(f"{self.root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(handle, min(_CHUNK_BYTES, limit_bytes))
-            if len(data) < _CHUNK_BYTES:
-                return data
-            parts = [data]
-            size = len(data)
-            # /proc hands out a page or less at a time, so only an empty read is the end.
-            while size < limit_bytes and (data := os.read(handle, min(1 << 16, limit_bytes - size))):
-                parts.append(data)
-                size += len(data)
-            return b"".join(parts)
+            # /proc hands out as many whole lines as fit: only an empty read is the end.
+            while len(data) < limit_bytes and (more := os.read(handle, min(1 << 16, limit_bytes - len(data)))):
+                data += more
+            return data
         finally:
             os.close(handle)
 
