@@ -21,7 +21,7 @@ _CMDLINE_MAX_BYTES = 64 * 1024
 
 
 class Stat(NamedTuple):
-    """/proc/PID/stat (or /proc/PID/task/TID/stat): times in clock ticks, RSS in pages."""
+    """/proc/PID/stat: times in clock ticks, RSS in pages."""
 
     comm: str
     state: str
@@ -73,9 +73,11 @@ class ProcFs:
         """What /proc/PID/stat says."""
         return parse_stat(self.read(f"{pid}/stat"))
 
-    def thread_stat(self, pid: int, tid: int) -> Stat:
-        """What /proc/PID/task/TID/stat says: the CPU time is that thread's alone."""
-        return parse_stat(self.read(f"{pid}/task/{tid}/stat"))
+    def thread(self, pid: int, tid: int) -> tuple[str, int]:
+        """Name and CPU time in clock ticks of one thread, from /proc/PID/task/TID/stat."""
+        before, _, after = self.read(f"{pid}/task/{tid}/stat").rpartition(b")")
+        fields = after.split(None, 13)
+        return printable(before.partition(b"(")[2]), int(fields[11]) + int(fields[12])
 
     def argv(self, pid: int) -> tuple[str, ...]:
         """The command line; empty for zombies and kernel threads.

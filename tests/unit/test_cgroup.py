@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop_llm.sources.cgroup import CgroupReader, cpu_between
+from gputop_llm.sources.cgroup import CgroupReader, cpu_between, sample
 from gputop_llm.sources.procfs import ProcFs
 from tests.support.fake_proc import FakeProc
 
@@ -37,7 +37,8 @@ def v2(root, path, **files):
 
 
 def read(proc, root, pid=10):
-    return CgroupReader(ProcFs(proc.root), str(root)).read(pid)
+    place = CgroupReader(ProcFs(proc.root), str(root)).place(pid)
+    return None if place is None else sample(place)
 
 
 def test_10_v2_the_window_counts_and_not_the_lifetime(proc, root):
@@ -76,8 +77,8 @@ def test_10_max_is_no_quota_and_throttles_nothing(proc, root):
     proc.add(10, cgroup="0::/engine")
     v2(root, "engine", cpu__stat="usage_usec 1\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n")
     shutil.copy(CASE / "unlimited_cpu.max.txt", root / "engine/cpu.max")
-    sample = read(proc, root)
-    cpu = cpu_between(sample, sample, 1.0)
+    found = read(proc, root)
+    cpu = cpu_between(found, found, 1.0)
 
     assert (cpu.quota_cpus, cpu.throttled_pct, cpu.throttled_s_per_s) == (None, None, None)
     assert cpu.used_cpus == 0.0
@@ -101,9 +102,9 @@ def test_the_tightest_quota_of_all_ancestors_counts(proc, root):
     v2(root, "a", cpu__max="800000 100000\n", cpu__stat="usage_usec 1\n")
     v2(root, "a/b", cpu__max="150000 50000\n", cpu__stat="usage_usec 2\n")
     v2(root, "a/b/c", cpu__max="max 100000\n", cpu__stat="usage_usec 3\n")
-    sample = read(proc, root)
+    found = read(proc, root)
 
-    assert (sample.quota_cpus, sample.path, sample.counters.used_s) == (3.0, "/a/b", 2e-6)
+    assert (found.quota_cpus, found.path, found.counters.used_s) == (3.0, "/a/b", 2e-6)
 
 
 def test_a_container_sees_its_own_group_as_the_root(proc, root):
@@ -116,27 +117,27 @@ def test_a_container_sees_its_own_group_as_the_root(proc, root):
         memory__max="1048576\n",
         memory__current="4096\n",
     )
-    sample = read(proc, root)
+    found = read(proc, root)
 
-    assert (sample.path, sample.quota_cpus, sample.mem_used_bytes, sample.mem_limit_bytes) == ("/", 1.0, 4096, 1048576)
+    assert (found.path, found.quota_cpus, found.mem_used_bytes, found.mem_limit_bytes) == ("/", 1.0, 4096, 1048576)
 
 
 def test_the_tightest_memory_limit_comes_with_the_use_of_its_group(proc, root):
     proc.add(10, cgroup="0::/a/b")
     v2(root, "a", memory__max="1000\n", memory__current="900\n")
     v2(root, "a/b", memory__max="max\n", memory__current="100\n")
-    sample = read(proc, root)
+    found = read(proc, root)
 
-    assert (sample.mem_limit_bytes, sample.mem_used_bytes) == (1000, 900)
+    assert (found.mem_limit_bytes, found.mem_used_bytes) == (1000, 900)
 
 
 def test_the_largest_number_of_v1_is_no_memory_limit(proc, root):
     proc.add(10, cgroup="5:cpu:/\n4:memory:/")
     put(root / "cpu", cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n")
     put(root / "memory", memory__limit_in_bytes="9223372036854771712\n", memory__usage_in_bytes="7\n")
-    sample = read(proc, root)
+    found = read(proc, root)
 
-    assert (sample.quota_cpus, sample.mem_limit_bytes, sample.mem_used_bytes) == (None, None, 7)
+    assert (found.quota_cpus, found.mem_limit_bytes, found.mem_used_bytes) == (None, None, 7)
 
 
 def test_in_a_v1_container_the_mount_is_the_own_group_and_nobody_else_s(proc, root):
@@ -166,10 +167,10 @@ def test_a_quota_that_changes_is_seen_within_ten_readings(proc, root):
     proc.add(10, cgroup="0::/a")
     v2(root, "a", cpu__max="100000 100000\n")
     reader = CgroupReader(ProcFs(proc.root), str(root))
-    reader.read(10)
+    reader.place(10)
     put(root / "a", cpu__max="300000 100000\n")
 
-    assert [reader.read(10).quota_cpus for _ in range(10)][-1] == 3.0
+    assert [reader.place(10).quota_cpus for _ in range(10)][-1] == 3.0
 
 
 def test_an_idle_group_was_throttled_in_none_of_its_periods(proc, root):
@@ -180,9 +181,9 @@ def test_an_idle_group_was_throttled_in_none_of_its_periods(proc, root):
         cpu__max="100000 100000\n",
         cpu__stat="usage_usec 1\nnr_periods 9\nnr_throttled 9\nthrottled_usec 5\n",
     )
-    sample = read(proc, root)
+    found = read(proc, root)
 
-    assert cpu_between(sample, sample, 1.0).throttled_pct == 0.0
+    assert cpu_between(found, found, 1.0).throttled_pct == 0.0
 
 
 def test_counters_that_fall_give_no_rate(proc, root):
@@ -201,9 +202,10 @@ def test_counters_that_fall_give_no_rate(proc, root):
 
 
 def test_the_group_of_this_very_process_can_be_read():
-    sample = CgroupReader(ProcFs()).read(os.getpid())
+    place = CgroupReader(ProcFs()).place(os.getpid())
 
-    if sample is None:
+    if place is None:
         pytest.skip("no control groups are mounted here")
-    assert sample.version in (1, 2)
-    assert sample.counters.used_s is None or sample.counters.used_s > 0
+    found = sample(place)
+    assert found.version in (1, 2)
+    assert found.counters.used_s is None or found.counters.used_s > 0

@@ -137,8 +137,8 @@ def test_between_full_readings_only_the_hottest_threads_are_read(machine, monkey
     machine.run(50, {50 + n: (f"t{n}", 0) for n in range(100)})
     machine.watch(50)
     reads = []
-    real = ProcFs.thread_stat
-    monkeypatch.setattr(ProcFs, "thread_stat", lambda self, pid, tid: reads.append(tid) or real(self, pid, tid))
+    real = ProcFs.thread
+    monkeypatch.setattr(ProcFs, "thread", lambda self, pid, tid: reads.append(tid) or real(self, pid, tid))
     counts = []
     for _ in range(11):
         reads.clear()
