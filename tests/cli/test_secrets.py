@@ -29,7 +29,9 @@ def everything_written(tmp_path: Path, *arguments: str, **env: str) -> str:
     return written + "".join(file.read_text() for file in state.rglob("*") if file.is_file())
 
 
-def test_secrets_in_the_command_line_of_the_engine_are_blanked(tmp_path):
+def test_secrets_in_the_command_line_of_the_engine_are_blanked(tmp_path, monkeypatch):
+    # Unbuffered, the processes of the tree would write their PIDs into each other's lines.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     options = [
         f"--api-key={SECRET}",
         *("--hf-token", SECRET),
