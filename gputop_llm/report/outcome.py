@@ -89,7 +89,7 @@ def _asked_for_but_absent(frame: Frame, config: Config, driver_here: bool) -> st
     if config.url is not None:
         asked = [e for e in frame.engines if _is_asked_for(frame, e)]
         if asked and all(e.scrape.value is None and e.scrape.error is not None for e in asked):
-            return f"no engine answers at {asked[0].url}"
+            return f"no metrics can be read at {asked[0].url}"
     return None
 
 

@@ -121,7 +121,7 @@ def test_a_url_where_nothing_answers_is_nothing_found_and_says_why():
     frame = frames.frame(NO_DRIVER, (NAMED,), (engine,))
     assert code(frame, driver_here=False, url=frames.URL) == ExitCode.NOTHING_FOUND
     assert sentences(frame, driver_here=False, url=frames.URL) == (
-        f"no engine answers at {frames.URL}\ncannot read {frames.URL}: nothing listens there (connection refused)"
+        f"no metrics can be read at {frames.URL}\ncannot read {frames.URL}: nothing listens there (connection refused)"
     )
 
 
