@@ -196,7 +196,7 @@ class MonitorApp(App[int], inherit_bindings=False):
     def action_run(self, name: str) -> None:
         self.run_command(name)
 
-    def action_back(self) -> None:
+    async def action_back(self) -> None:
         if len(self.screen_stack) > 1:
             self.pop_screen()
 

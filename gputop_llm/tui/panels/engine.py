@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import engine_name, engines_of, labelled, small_pct, spaced, target_name
+from gputop_llm.tui.panels.common import address, engines_of, labelled, small_pct, spaced, target_name
 from gputop_llm.tui.panels.latency import latency_table
 from gputop_llm.tui.trails import Trails, stretch_slots
-from gputop_llm.units import DASH, number, pct, seconds
+from gputop_llm.units import DASH, number, pct, seconds, uptime
 
 HISTORY_S = 300.0
 RATES_WIDTH = 16
@@ -26,18 +25,19 @@ def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block
     live = engine.window.total if engine.window else EngineLive(None, None)
     prefix = f"engine.{engine.target_key}."
     lines: list[Line] = [_title(frame, engine, live, width)]
-    trouble = _trouble(engine, width)
-    lines += trouble[: 2 if height > 12 else 1]
+    lines += _trouble(engine, width)[: max(1, min(3, height - 7))]
+    head = len(lines)
     lines.append(load_line(live, width))
-    left = height - len(lines)
-    table_rows = max(0, min(7, left))
-    lines += _table(live, trails, prefix, width, table_rows)
+    lines += _table(live, trails, prefix, width, max(0, min(7, height - len(lines))))
     left = height - len(lines)
     more = _ranks(engine, width) + _details(live, width)
     lines += more[: max(0, left)]
     left = height - len(lines)
     if left >= 2:
         lines += _histories(trails, prefix, live, width, left)
+    if engine.scrape.error is not None:
+        # Old numbers step back behind the sentence that says so.
+        lines[head:] = [[(text, "dim") for text, _ in line] for line in lines[head:]]
     return Block(lines[:height], dict.fromkeys(range(height), "engine"))
 
 
@@ -56,16 +56,11 @@ def _title(frame: Frame, engine: EngineFrame, live: EngineLive, width: int) -> L
     return rule(title, width, [(remark, "dim")])
 
 
-def address(url: str) -> str:
-    """Host and port of an endpoint."""
-    return printable(urlsplit(url).netloc or url)
-
-
 def _trouble(engine: EngineFrame, width: int) -> list[Line]:
     """Why the numbers are old or absent."""
     scrape = engine.scrape
     if scrape.error is not None:
-        age = f"last good {seconds(scrape.age_s)} ago: " if scrape.age_s is not None else ""
+        age = f"last good {uptime(scrape.age_s)} ago: " if scrape.age_s is not None else ""
         return wrapped(f"▲ {age}{printable(scrape.error)}", width, "warn")
     if scrape.value is not None and scrape.value.problem is not None:
         return wrapped(f"▲ {printable(scrape.value.problem)}", width, "warn")
@@ -271,11 +266,3 @@ def nice_top(values: list[float | None]) -> float:
     while power * 10 <= highest:
         power *= 10
     return next(power * step for step in (1, 2, 5, 10) if power * step >= highest)
-
-
-def engine_title(engine: EngineFrame, target: Target | None) -> str:
-    """Engine, version and model, as far as they are known."""
-    reading = engine.scrape.value
-    name = engine_name(target.engine if target and target.engine != "unknown" else reading.engine if reading else "?")
-    version = (target.version if target else None) or (reading.version if reading else None)
-    return f"{name} {printable(version)}" if version else name

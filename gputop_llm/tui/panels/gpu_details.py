@@ -9,12 +9,11 @@ from typing import Any
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, fit, pad, rule, wrapped
-from gputop_llm.tui.panels.common import clock_text, spaced
+from gputop_llm.tui.panels.common import clock_text, reason_for, spaced
 from gputop_llm.units import DASH, pct, rate, size
 
 LABEL = 22
 TWO_COLUMNS = 110
-NO_REASON = "no reason was given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +202,6 @@ def _field(gpu: Gpu, field: Field) -> Line:
     if value is None:
         return _row(field.label, DASH, reason_for(gpu.missing, field.name))
     return _row(field.label, field.text(value), "")
-
-
-def reason_for(missing: Mapping[str, str], name: str) -> str:
-    """Why a field is not known: its own reason, else that of the group it belongs to."""
-    group, _, own = name.rpartition(".")
-    for key in (name, own, group, own.split("_", 1)[0], _SHARES.get(own, "")):
-        if key and key in missing:
-            return printable(missing[key])
-    return NO_REASON
-
-
-_SHARES = {"mem_used_pct": "mem_used_bytes", "power_pct": "power_w"}
 
 
 def _throttle(gpu: Gpu) -> list[Line]:

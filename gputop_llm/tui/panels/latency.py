@@ -12,21 +12,23 @@ from gputop_llm.units import DASH, seconds
 ORDER = ("ttft", "itl", "e2e", "queue", "prefill", "decode")
 SHOWN = ("ttft", "itl", "queue", "prefill", "decode", "e2e")
 LABEL = 8
+# The usual p95, and how far the present one is off: "  75 ms ▲12.3×".
+USUAL = 15
 # From this ratio on a difference from the usual is pointed at; it only decides what is drawn.
 FAR_OFF = 1.5
 
 
 def latency_table(live: EngineLive, trails: Trails, prefix: str, width: int, rows: int) -> list[Line]:
     """A heading and up to `rows` - 1 latencies; columns go as the width shrinks."""
-    with_usual = width >= LABEL + 4 * 8 + 16
-    with_count = width >= LABEL + 4 * 8 + (6 + 16 if with_usual else 6)
-    taken = LABEL + (6 if with_count else 0) + (16 if with_usual else 0)
+    with_usual = width >= LABEL + 4 * 8 + 6 + USUAL
+    with_count = width >= LABEL + 4 * 8 + 6
+    taken = LABEL + (6 if with_count else 0) + (USUAL if with_usual else 0)
     cell = max(6, min(11, (width - taken) // 4))
     heading = pad("", LABEL) + "".join(pad(text, cell, right=True) for text in ("p50", "p95", "p99", "mean"))
     if with_count:
         heading += pad("n", 6, right=True)
     if with_usual:
-        heading += pad("usual p95", 11, right=True)
+        heading += pad("usual", 8, right=True)
     lines: list[Line] = [[(heading, "dim")]]
     kept = ORDER[: max(rows - 1, 0)]
     for name in SHOWN:
@@ -56,7 +58,7 @@ def _row(name: str, latency: Latency | None, cell: int) -> Line:
 
 
 def _usual(latency: Latency | None, usual: float | None) -> Line:
-    line: Line = [(pad(seconds(usual), 11, right=True), "dim")]
+    line: Line = [(pad(seconds(usual), 8, right=True), "dim")]
     now = latency.p95.value if latency and latency.p95 else None
     if now is None or not usual:
         return line
