@@ -87,7 +87,7 @@ def test_each_gpu_is_a_row_with_what_it_does_beside_what_it_is_called_to_do():
 def test_trouble_of_a_gpu_is_in_words():
     said = words(frames.eight_gpus())
     for part in (
-        "GPU 5: clocks lowered by sw power cap 62 % of the time",
+        "GPU 5: clock limits in force: sw power cap 62 % of the time",
         "REDUCED from x16",
         "14 replays",
         "2 uncorrected ECC errors",
@@ -100,7 +100,7 @@ def test_trouble_of_a_gpu_is_in_words():
 
 def test_idle_clocks_are_no_trouble():
     idle = replace(frames.h200(), throttle=(replace(frames.h200().throttle[0], active=True),))
-    assert "clocks lowered" not in text(frames.frame(frames.node([idle])))
+    assert "clock limits" not in text(frames.frame(frames.node([idle])))
 
 
 def test_slices_of_a_gpu_are_listed():

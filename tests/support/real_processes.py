@@ -19,7 +19,7 @@ listener = socket.create_server(("127.0.0.1", port))
 for core in os.environ["TITLES"].split(";"):
     titles = core.split(",")
     subprocess.Popen([titles[0], os.environ["CHILD"], *titles], executable=sys.executable)
-print(os.getpid(), flush=True)
+os.write(1, f"{os.getpid()}{os.linesep}".encode())
 signal.pause()
 """
 # setproctitle renames a process after its start; argv[0] by exec and the name by /proc/self/comm come to the same.
@@ -30,7 +30,7 @@ with open("/proc/self/comm", "w") as name:
     name.write(title[:15])
 for other in below:
     subprocess.Popen([other, sys.argv[0], other], executable="/proc/self/exe")
-print(os.getpid(), flush=True)
+os.write(1, f"{os.getpid()}{os.linesep}".encode())
 signal.pause()
 """
 
