@@ -28,7 +28,8 @@ from gputop_llm.tui.skin import Skin
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import seconds
 
-TTY_CHECK_S = 2.0
+# How often a display that gets no frames says how old it is.
+STALL_CHECK_S = 2.0
 MESSAGE_S = 6.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
@@ -123,7 +124,10 @@ class MonitorApp(App[int], inherit_bindings=False):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGHUP, signal.SIGTERM):
                 loop.add_signal_handler(number, self.leave, 128 + number)
-            self.set_interval(TTY_CHECK_S, self._check_terminal)
+            terminal.watch(self._terminal_gone)
+        self.set_interval(STALL_CHECK_S, self._check_stall)
+        # The screen that a shell leaves behind has nothing of ours on it.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.session.start(self._frame_came)
 
     def _frame_came(self, _frame: Frame) -> None:
@@ -131,15 +135,19 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.post_message(FrameReady())
 
     def leave(self, code: int) -> None:
-        """Ends the program, also when the terminal is gone and can't be written to any more."""
-        if code == HANGUP_EXIT:
-            threading.Thread(target=_end_soon, args=(self.session, code), daemon=True).start()
-        self.exit(code)
+        """Ends the program after a signal."""
+        if terminal.still_there():
+            self.exit(code)
+        else:
+            self._terminal_gone()
 
-    def _check_terminal(self) -> None:
-        if not terminal.still_there():
-            self.leave(HANGUP_EXIT)
-        elif self._stalled_s() is not None:
+    def _terminal_gone(self) -> None:
+        """Ends at once: writing to a lost terminal may block for ever, and there is nothing to restore."""
+        stop_session(self.session)
+        os._exit(HANGUP_EXIT)
+
+    def _check_stall(self) -> None:
+        if self._stalled_s() is not None:
             self._refresh_view()
 
     # -- frames ----------------------------------------------------------------
@@ -319,12 +327,11 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.exit(0)
 
 
-def _end_soon(session: Session, code: int) -> None:
-    """A lost terminal may block the writer for ever: leaves anyway."""
+def stop_session(session: Session) -> None:
+    """Stops the session; a source that hangs is left behind after `STOP_WAIT_S`."""
     stopper = threading.Thread(target=session.stop, daemon=True)
     stopper.start()
     stopper.join(STOP_WAIT_S)
-    os._exit(code)
 
 
 def run(session: Session, config: Config) -> int:
@@ -337,7 +344,5 @@ def run(session: Session, config: Config) -> int:
     try:
         code = app.run()
     finally:
-        stopper = threading.Thread(target=session.stop, daemon=True)
-        stopper.start()
-        stopper.join(STOP_WAIT_S)
+        stop_session(session)
     return code if code is not None else app.return_code or 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import termios
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,3 +98,20 @@ def still_there() -> bool:
         return os.isatty(2)
     except (termios.error, OSError):
         return False
+
+
+def watch(gone: Callable[[], None]) -> None:
+    """Calls `gone` from a thread of its own when the terminal is lost, also when no SIGHUP tells of it.
+
+    The thread sleeps in the kernel until then. Without it the reader of a lost terminal, which
+    only ever meets its end, would keep a core busy for ever.
+    """
+
+    def wait() -> None:
+        poll = select.poll()
+        # Hang-up and error are always reported, asked for or not.
+        poll.register(0, 0)
+        poll.poll()
+        gone()
+
+    threading.Thread(target=wait, name="terminal watch", daemon=True).start()
