@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import logging
 import os
 import signal
 import threading
@@ -34,42 +36,19 @@ MESSAGE_S = 6.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
 HANGUP_EXIT = 128 + signal.SIGHUP
+OVERLAYS = ("targets", "help", "palette")
+
+log = logging.getLogger(__name__)
 
 
-def _gpus() -> Screen[None]:
-    from gputop_llm.tui.screens.gpus import GpusScreen
+def _later(module: str, name: str) -> Callable[[], Screen[None]]:
+    """A screen that is imported when it is first opened: start-up draws the overview only."""
 
-    return GpusScreen()
+    def make() -> Screen[None]:
+        screen: type[MonitorScreen] = getattr(importlib.import_module(f"gputop_llm.tui.screens.{module}"), name)
+        return screen()
 
-
-def _engine() -> Screen[None]:
-    from gputop_llm.tui.screens.engine import EngineScreen
-
-    return EngineScreen()
-
-
-def _processes() -> Screen[None]:
-    from gputop_llm.tui.screens.processes import ProcessesScreen
-
-    return ProcessesScreen()
-
-
-def _targets() -> Screen[None]:
-    from gputop_llm.tui.screens.targets import TargetsScreen
-
-    return TargetsScreen()
-
-
-def _help() -> Screen[None]:
-    from gputop_llm.tui.screens.help import HelpScreen
-
-    return HelpScreen()
-
-
-def _palette() -> Screen[None]:
-    from gputop_llm.tui.screens.palette import PaletteScreen
-
-    return PaletteScreen()
+    return make
 
 
 class MonitorApp(App[int], inherit_bindings=False):
@@ -85,14 +64,13 @@ class MonitorApp(App[int], inherit_bindings=False):
     ESCAPE_TO_MINIMIZE = False
     AUTO_FOCUS = None
     CSS = "Screen { scrollbar-size: 0 0; }"
-    # Imported when first opened: start-up draws the overview only.
     SCREENS: ClassVar[dict[str, Callable[[], Screen[None]]]] = {
-        "gpus": _gpus,
-        "engine": _engine,
-        "processes": _processes,
-        "targets": _targets,
-        "help": _help,
-        "palette": _palette,
+        "gpus": _later("gpus", "GpusScreen"),
+        "engine": _later("engine", "EngineScreen"),
+        "processes": _later("processes", "ProcessesScreen"),
+        "targets": _later("targets", "TargetsScreen"),
+        "help": _later("help", "HelpScreen"),
+        "palette": _later("palette", "PaletteScreen"),
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in COMMANDS),
@@ -164,10 +142,14 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.view = View(frame, self._trails, self._state(), self.session.events)
         screen = self.screen
         if isinstance(screen, MonitorScreen):
-            if self._paused is None:
-                screen.show(self.view)
-            else:
-                screen.show_edges(self.view)
+            try:
+                if self._paused is None:
+                    screen.show(self.view)
+                else:
+                    screen.show_edges(self.view)
+            except Exception as failure:  # a value that can't be drawn must not end the watch
+                log.exception("the %s screen failed", screen.command)
+                self._say_once(f"▲ this screen can't be drawn: {type(failure).__name__} (the log has the details)")
         self._offer_targets(frame)
 
     def _offer_targets(self, frame: Frame | None) -> None:
@@ -217,9 +199,13 @@ class MonitorApp(App[int], inherit_bindings=False):
 
     def say(self, message: str) -> None:
         """Shows a sentence on the status line for a while."""
-        self._message = message
-        self.set_timer(MESSAGE_S, lambda: self._unsay(message))
+        self._say_once(message)
         self._refresh_view()
+
+    def _say_once(self, message: str) -> None:
+        if self._message != message:
+            self._message = message
+            self.set_timer(MESSAGE_S, lambda: self._unsay(message))
 
     def _unsay(self, message: str) -> None:
         if self._message == message:
@@ -254,7 +240,7 @@ class MonitorApp(App[int], inherit_bindings=False):
     def _open(self, name: str) -> None:
         while len(self.screen_stack) > (1 if name == "overview" else 2):
             self.pop_screen()
-        if name == "overview" or self.SCREENS.get(name) is None:
+        if name == "overview":
             return
         current = self.screen
         if isinstance(current, MonitorScreen) and current.command == name:
@@ -269,7 +255,7 @@ class MonitorApp(App[int], inherit_bindings=False):
         if current.command == name:
             self.pop_screen()
             return
-        if current.command in ("targets", "help", "palette"):
+        if current.command in OVERLAYS:
             self.pop_screen()
         self.push_screen(name)
 
@@ -312,7 +298,7 @@ class MonitorApp(App[int], inherit_bindings=False):
         from gputop_llm.tui.export import save
 
         screen = cast(MonitorScreen, self.screen)
-        self.say(f"saved {save(screen.text(), 'txt', self.session.clock.wall())}")
+        self.say(f"saved {save(self.skin.shown(screen.text()), 'txt', self.session.clock.wall())}")
 
     def do_export_svg(self) -> None:
         from gputop_llm.tui.export import save

@@ -143,6 +143,7 @@ def status_line(state: State, width: int) -> StatusLine:
 
 
 def _key_runs(command: Command, state: State) -> list[Run]:
-    here = command.name == state.screen
     label = "resume" if command.name == "pause" and state.paused_s is not None else command.label
-    return [(command.shown_key, "key"), (f" {label}", "selected" if here else "dim")]
+    if command.name == state.screen:
+        return [(f"{command.shown_key} {label}", "selected")]
+    return [(command.shown_key, "key"), (f" {label}", "dim")]

@@ -52,10 +52,8 @@ class MonitorScreen(Screen[None]):
     command: ClassVar[str] = ""
     ALLOW_SELECT = False
     DEFAULT_CSS = """
-    MonitorScreen { overflow: hidden; layout: vertical; }
-    MonitorScreen > #header, MonitorScreen > #status, MonitorScreen > #small { height: 1; }
-    MonitorScreen > #small { display: none; height: 1fr; }
-    MonitorScreen.-small > * { display: none; }
+    MonitorScreen { overflow: hidden; layout: vertical; layers: page cover; }
+    MonitorScreen > #small { layer: cover; display: none; width: 100%; height: 100%; }
     MonitorScreen.-small > #small { display: block; }
     """
 
