@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import os
 import signal
 import threading
@@ -37,8 +36,6 @@ MESSAGE_S = 6.0
 STOP_WAIT_S = 0.4
 HANGUP_EXIT = 128 + signal.SIGHUP
 OVERLAYS = ("targets", "help", "palette")
-
-log = logging.getLogger(__name__)
 
 
 def _later(module: str, name: str) -> Callable[[], Screen[None]]:
@@ -142,14 +139,10 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.view = View(frame, self._trails, self._state(), self.session.events)
         screen = self.screen
         if isinstance(screen, MonitorScreen):
-            try:
-                if self._paused is None:
-                    screen.show(self.view)
-                else:
-                    screen.show_edges(self.view)
-            except Exception as failure:  # a value that can't be drawn must not end the watch
-                log.exception("the %s screen failed", screen.command)
-                self._say_once(f"▲ this screen can't be drawn: {type(failure).__name__} (the log has the details)")
+            if self._paused is None:
+                screen.show(self.view)
+            else:
+                screen.show_edges(self.view)
         self._offer_targets(frame)
 
     def _offer_targets(self, frame: Frame | None) -> None:
@@ -199,13 +192,9 @@ class MonitorApp(App[int], inherit_bindings=False):
 
     def say(self, message: str) -> None:
         """Shows a sentence on the status line for a while."""
-        self._say_once(message)
+        self._message = message
+        self.set_timer(MESSAGE_S, lambda: self._unsay(message))
         self._refresh_view()
-
-    def _say_once(self, message: str) -> None:
-        if self._message != message:
-            self._message = message
-            self.set_timer(MESSAGE_S, lambda: self._unsay(message))
 
     def _unsay(self, message: str) -> None:
         if self._message == message:

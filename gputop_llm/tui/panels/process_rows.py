@@ -64,7 +64,7 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
         keys[len(lines)] = f"target:{target.key}"
         lines.append(_target_row(frame, target, width))
         for at, process in enumerate(target.processes):
-            keys[len(lines)] = f"target:{target.key}:{at}"
+            keys[len(lines)] = f"process:{at}:{target.key}"
             lines.append(_cells(texts[target.key, at], widths, "", width, printable(process.title)))
             if process.note:
                 notes.append(f"pid {_pid(process)}: {process.note}")
@@ -85,8 +85,7 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
 def target_of(key: str) -> str:
     """The target's key in a row's key."""
     kind, _, rest = key.partition(":")
-    head, _, tail = rest.rpartition(":")
-    return head if kind == "target" and tail.isdigit() and head else rest
+    return rest.partition(":")[2] if kind == "process" else rest
 
 
 def _sm_shares(frame: Frame) -> dict[int, float]:
