@@ -10,10 +10,9 @@ from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import address, engines_of, labelled, small_pct, spaced, target_name
 from gputop_llm.tui.panels.latency import latency_table, models_table
-from gputop_llm.tui.trails import Trails, stretch_slots
+from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH, number, pct, seconds, uptime
 
-HISTORY_S = 300.0
 MAX_ROWS = 8
 RATES_WIDTH = 16
 
@@ -201,7 +200,9 @@ def _ranks(engine: EngineFrame, width: int) -> list[Line]:
 
 
 def _details(live: EngineLive, width: int) -> list[Line]:
-    finished = [labelled(printable(k), f"{number(v)}/s") for k, v in live.finished_per_s.items()]
+    # A reason that never comes is not news, unless it would be bad news.
+    shown = {k: v for k, v in live.finished_per_s.items() if v or k in ("abort", "error")}
+    finished = [labelled(printable(k), f"{number(v)}/s") for k, v in shown.items()]
     lines = [
         joined(
             [
@@ -252,10 +253,10 @@ def _histories(trails: Trails, prefix: str, live: EngineLive, width: int, height
     lines: list[Line] = []
     for rows, (title, name, top, words) in zip(heights, _TRAILS, strict=False):
         if rows == 1:
-            slots = stretch_slots(cells or 1, HISTORY_S)
+            slots = trails.stretch(cells)
             values = trails.values(prefix + name, cells, slots)
         else:
-            slots = stretch_slots(2 * cells or 1, HISTORY_S)
+            slots = trails.stretch(2 * cells)
             values = trails.pairs(prefix + name, cells, slots)
         ceiling = top if top is not None else nice_top(values)
         drawn = [spark(values, ceiling)] if rows == 1 else chart(values, rows, ceiling)

@@ -117,7 +117,7 @@ def status_line(state: State, width: int) -> StatusLine:
     """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
     line: Line = []
     if state.simulated is not None:
-        line += [(f" SIMULATED: {printable(state.simulated)} ", "badge"), (" ", "")]
+        line += [(f" SIMULATED: {printable(state.simulated.removeprefix('simulated: '))} ", "badge"), (" ", "")]
     if state.paused_s is not None:
         line += [(f" PAUSED {seconds(state.paused_s)} ", "badge"), (" ", "")]
     if state.stalled_s is not None:

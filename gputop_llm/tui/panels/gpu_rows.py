@@ -10,12 +10,11 @@ from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, rule
 from gputop_llm.tui.panels.common import labelled, part_state
 from gputop_llm.tui.panels.gpu_words import METERS, as_many, flags, flow_text, link_name, throttle_reasons, value_role
-from gputop_llm.tui.trails import Trails, stretch_slots
+from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH
 
 INDEX = 3
 VALUE = 4
-HISTORY_S = 300.0
 # Narrow charts that are taller than three rows say no more.
 MAX_ROWS = 4
 # Heading and width of the figures after the meters; the unit stands in the heading.
@@ -137,7 +136,7 @@ def _histories(gpu: Gpu, trails: Trails, shape: _Shape) -> list[Line]:
     if not rows:
         return []
     cells = VALUE + shape.bar
-    slots = stretch_slots(cells if rows == 1 else 2 * cells, HISTORY_S)
+    slots = trails.stretch(cells if rows == 1 else 2 * cells)
     drawn: list[list[str]] = []
     for meter in METERS:
         series = f"gpu.{gpu.index}.{meter.series}"
