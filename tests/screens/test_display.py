@@ -200,6 +200,36 @@ async def test_the_wheel_scrolls(running):
         assert screen_lines(it.app)[1] == top[4]
 
 
+async def test_the_wheel_scrolls_a_list_and_leaves_the_cursor(running):
+    async with running(frames.markup_in_names()) as it:
+        await it.press("4")
+        rows = it.app.screen.rows
+        before, cursor = screen_lines(it.app), rows.cursor
+        rows.post_message(MouseScrollDown(rows, 5, 5, 0, 1, 0, False, False, False, 5, 5))
+        await it.pilot.pause()
+        assert screen_lines(it.app)[2] == before[5]
+        assert rows.cursor == cursor
+
+
+async def test_notes_that_do_not_fit_are_counted_and_saved(running, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(frames.markup_in_names()) as it:
+        await it.press("4")
+        assert "and 2 more lines: x saves them all" in screen_text(it.app)
+        await it.press("x")
+        (file,) = tmp_path.iterdir()
+        for name in frames.markup_names():
+            assert f"note on {name}" in file.read_text(encoding="utf-8")
+
+
+async def test_a_long_model_name_is_cut_not_left_out(running):
+    base = frames.one_gpu_loaded()
+    long = frames.target(model="organisation/" + "a-very-long-model-name-" * 5)
+    async with running(replace(base, targets=frames.part(TargetList((long,))))) as it:
+        assert "organisation/a-very-long-" in screen_lines(it.app)[0]
+        assert "pid 600" in screen_lines(it.app)[0]
+
+
 async def test_a_value_that_can_t_be_drawn_does_not_end_the_watch(running, caplog):
     async with running(frames.one_gpu_loaded()) as it:
         broken = replace(it.session.latest.gpus, value=frames.node([replace(frames.h200(), name=7)]))

@@ -20,6 +20,9 @@ from gputop_llm.tui.draw import Block, Line, Run, fit, plain
 if TYPE_CHECKING:
     from gputop_llm.tui.app import MonitorApp
 
+# How far one step of the mouse wheel goes.
+WHEEL_ROWS = 3
+
 _NO_ROW: tuple[Run, ...] = ()
 
 
