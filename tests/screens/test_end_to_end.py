@@ -124,7 +124,7 @@ def test_a_lost_terminal_ends_the_program_at_once_and_burns_no_cpu(how):
         began = time.monotonic()
         code, used = app.wait(5)
         assert code == 128 + signal.SIGHUP
-        assert time.monotonic() - began < 1.5, "half a second, and slack for a busy machine"
+        assert time.monotonic() - began < 3.0, "0.01 s when the machine is free"
         assert used - before < 0.3
 
 
