@@ -33,6 +33,6 @@ def test_the_first_screen_loads_no_other_screen_and_nothing_heavy():
     for name in (
         "pygments", "markdown_it", "rich.markdown", "rich.syntax", "rich.traceback", "textual.widgets._data_table",
         "prometheus_client", "urllib3", "psutil", "pynvml", "torch",
-        *(f"gputop_llm.tui.screens.{screen}" for screen in ("gpus", "engine", "processes", "targets", "help", "palette")),
+        *(f"gputop_llm.tui.screens.{name}" for name in ("gpus", "engine", "processes", "targets", "help", "palette")),
     ):  # fmt: skip
         assert name not in loaded
