@@ -9,7 +9,7 @@ from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, Run, cells, fit, joined, pad, width_of
 from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, labelled, period_text
-from gputop_llm.units import DASH, seconds, uptime
+from gputop_llm.units import DASH, uptime
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ def status_line(state: State, width: int) -> StatusLine:
     if state.simulated is not None:
         line += [(f" SIMULATED: {printable(state.simulated.removeprefix('simulated: '))} ", "badge"), (" ", "")]
     if state.paused_s is not None:
-        line += [(f" PAUSED {seconds(state.paused_s)} ", "badge"), (" ", "")]
+        line += [(f" PAUSED {uptime(state.paused_s)} ", "badge"), (" ", "")]
     if state.stalled_s is not None:
-        line += [(f" NO NEW DATA for {seconds(state.stalled_s)} ", "badge"), (" ", "")]
+        line += [(f" NO NEW DATA for {uptime(state.stalled_s)} ", "badge"), (" ", "")]
     if state.message is not None:
         line.append((printable(state.message), "strong"))
         return StatusLine(fit(line, width), ())
