@@ -266,3 +266,19 @@ async def test_a_frame_is_drawn_within_its_budget(running):
             it.session.push(step)
             it.app._refresh_view()
         assert (time.thread_time() - began) / 30 < 0.025
+
+
+async def test_a_bug_ends_the_display_with_no_traceback_on_the_terminal(running, caplog):
+    async def run_into_a_bug(seen):
+        async with running(frames.one_gpu_loaded()) as it:
+            seen.append(it.app)
+            it.app.call_later(lambda: 1 / 0)
+            await it.pilot.pause()
+
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        await run_into_a_bug(seen)
+    (app,) = seen
+    assert app.failed
+    assert not app._exit_renderables
+    assert "the display failed" in caplog.text
