@@ -7,8 +7,26 @@ from hypothesis import strategies as st
 from gputop_llm.redact_argv import redact_argv, redact_text
 
 HIDDEN = "***"
-SECRET_OPTIONS = """--api-key --apikey --hf-token --hf_token --password --db-pass --passcode --client-secret --secret-key
-    --master-key --litellm-master-key --encryption-key --accesskey --auth --bearer --jwt --cookie --credentials""".split()
+SECRET_OPTIONS = [
+    "--api-key",
+    "--apikey",
+    "--hf-token",
+    "--hf_token",
+    "--password",
+    "--db-pass",
+    "--passcode",
+    "--client-secret",
+    "--secret-key",
+    "--master-key",
+    "--litellm-master-key",
+    "--encryption-key",
+    "--accesskey",
+    "--auth",
+    "--bearer",
+    "--jwt",
+    "--cookie",
+    "--credentials",
+]
 
 
 @pytest.mark.parametrize(
