@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def _fields(part: Any) -> dict[str, Any]:
 
 def _build(make: Callable[..., T], data: dict[str, Any], **parts: Callable[[Any], Any]) -> T:
     """`make` of the fields; those in `parts` are made of their JSON first, lists become tuples."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    values = {name: tuple(value) if isinstance(value, list) else _shared(value) for name, value in data.items()}
     for name, part in parts.items():
         if data[name] is not None:
             values[name] = part(data[name])
@@ -91,7 +92,16 @@ def _each(part: Callable[[Any], T]) -> Callable[[list[Any]], tuple[T, ...]]:
 
 
 def _plain(make: Callable[..., T]) -> Callable[[Any], T]:
-    return lambda data: make(**data)
+    return lambda data: make(**{name: _shared(value) for name, value in data.items()})
+
+
+def _shared(value: Any) -> Any:
+    """The same text once: names and reasons stand in every one of the frames that the history keeps."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        return {name: _shared(part) for name, part in value.items()}
+    return value
 
 
 def _gpu(data: dict[str, Any]) -> Gpu:

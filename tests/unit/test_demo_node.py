@@ -217,3 +217,11 @@ def test_a_reading_comes_over_the_wire_unchanged(gpus, engines):
 def test_an_answer_that_is_no_reading_gives_one_sentence(text):
     with pytest.raises(SourceError, match="its answer is not a reading"):
         Answer(text).gpus()
+
+
+def test_two_answers_share_the_texts_that_they_have_in_common():
+    first, second = (Answer(encode(reading())).gpus().gpus[0] for _ in range(2))
+
+    assert first.name is second.name
+    assert first.throttle[0].name is second.throttle[0].name
+    assert all(first.missing[field] is second.missing[field] for field in first.missing)
