@@ -52,12 +52,6 @@ class UsageError(GputopError):
     exit_code = ExitCode.USAGE
 
 
-class NothingFound(GputopError):
-    """There is no such target, GPU or engine."""
-
-    exit_code = ExitCode.NOTHING_FOUND
-
-
 class SourceError(GputopError):
     """One source of readings failed; the others go on."""
 
