@@ -52,6 +52,12 @@ class UsageError(GputopError):
     exit_code = ExitCode.USAGE
 
 
+class NothingFound(GputopError):
+    """There is no such target, GPU or engine."""
+
+    exit_code = ExitCode.NOTHING_FOUND
+
+
 class SourceError(GputopError):
     """One source of readings failed; the others go on."""
 
