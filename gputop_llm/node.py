@@ -77,7 +77,8 @@ def nothing_here() -> bool:
         found = DiscoverySource(lambda: None, lambda _url: False).poll()
     except GputopError:
         return False
-    return not found.targets
+    # A note says that something can't be seen from here.
+    return not found.targets and not found.notes
 
 
 def _metrics(config: Config) -> Callable[[str], Source[EngineReading]]:

@@ -20,7 +20,8 @@ _HOST_PID_NOTE = (
     "share the host's PIDs to see them (docker run --pid=host, hostPID: true in Kubernetes)"
 )
 _HIDEPID_NOTE = (
-    "/proc is mounted with hidepid={mode}: command lines, CPU and memory of other users' processes are hidden; "
+    "/proc is mounted with hidepid={mode}: other users' processes are hidden, with their command lines, CPU and "
+    "memory, and engines among them can't be found; "
     "run as root, or in the group that the mount option gid= names"
 )
 _DENIED_NOTE = "some processes on the GPUs may not be read by this user; run as root to see what they are"
@@ -39,7 +40,9 @@ def cuda_targets(
     A PID that should be visible and isn't has ended: NVML's list is a little older than ours.
     """
     targets = []
-    notes: set[str] = set()
+    hidden_note = _HIDEPID_NOTE.format(mode=seen.hidepid) if seen.hidepid else None
+    # Whoever doesn't see PID 1 doesn't see other users' engines either, whether or not NVML tells of them.
+    notes = {hidden_note} if hidden_note and 1 not in processes else set()
     for pid, use in sorted(uses.items()):
         if pid in inside:
             continue
@@ -47,7 +50,7 @@ def cuda_targets(
             targets.append(_seen(proc, processes[pid], use))
         elif pid in denied or (seen.initial_pids and seen.hidepid):
             targets.append(_unseen(pid, use, HIDDEN_USER, "other-user"))
-            notes.add(_HIDEPID_NOTE.format(mode=seen.hidepid) if seen.hidepid else _DENIED_NOTE)
+            notes.add(hidden_note or _DENIED_NOTE)
         elif not seen.initial_pids:
             targets.append(_unseen(pid, use, HOST_PID, "pid-namespace"))
             notes.add(_HOST_PID_NOTE)

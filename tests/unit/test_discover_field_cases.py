@@ -110,6 +110,18 @@ def test_08_the_doctor_names_hidepid_and_what_it_hides(case_08):
     assert "other users" in note
 
 
+@pytest.mark.parametrize(("sees_pid_1", "notes"), [(False, 1), (True, 0)])
+def test_08_hidden_processes_are_told_of_though_nothing_was_found(tmp_path, sees_pid_1, notes):
+    proc = FakeProc(tmp_path / "proc")
+    proc.write("self/mountinfo", (CASES / "08-other-users-hidden" / "mountinfo.txt").read_text())
+    if sees_pid_1:
+        proc.add(1, ["/sbin/init"])
+    found = poll(proc, None)
+
+    assert found.targets == ()
+    assert len([note for note in found.notes if "engines among them can't be found" in note]) == notes
+
+
 @pytest.fixture
 def case_09(tmp_path):
     folder = CASES / "09-zombie-that-holds-memory"

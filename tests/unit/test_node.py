@@ -66,6 +66,11 @@ def test_a_gpu_or_an_engine_is_something(machine):
     assert not node.nothing_here()
 
 
+def test_where_processes_are_hidden_there_may_be_something(machine):
+    machine(targets=TargetList(notes=("/proc is mounted with hidepid=2",)))
+    assert not node.nothing_here()
+
+
 def test_a_driver_that_can_not_be_read_is_something_and_nothing_is_asked(machine):
     gpus, found = machine(driver_here=True)
     assert not node.nothing_here()
