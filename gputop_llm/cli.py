@@ -124,7 +124,6 @@ def _live(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ca-file", metavar="FILE", help="authorities to trust for https, in PEM")
     group.add_argument("--config", metavar="FILE", help="settings in TOML instead of the user's own file")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII only")
-    group.add_argument("-v", "--verbose", action="store_true", help="write more into the log file")
 
 
 def _positive(text: str) -> int:

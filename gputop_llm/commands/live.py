@@ -21,7 +21,7 @@ def settings(arguments: Namespace) -> Config:
     Raises:
         UsageError: a value, or the config file, can't be used.
     """
-    logs.start(getattr(arguments, "verbose", False))
+    logs.start()
     given = getattr(arguments, "config", None)
     file = Path(given) if given else paths.config_file()
     return load(vars(arguments), file=file, must_exist=given is not None)

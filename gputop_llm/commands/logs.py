@@ -42,10 +42,9 @@ class _Rotating(logging.handlers.RotatingFileHandler):
             raise error
 
 
-def start(verbose: bool) -> LogFile:
+def start() -> LogFile:
     """Sends the program's log records, and what ends its threads, into the log file."""
     logger = logging.getLogger("gputop_llm")
-    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
     log = next((handler for handler in logger.handlers if isinstance(handler, LogFile)), None)
     if log is None:
         log = LogFile()
@@ -58,7 +57,7 @@ def start(verbose: bool) -> LogFile:
 
 def record(failure: BaseException) -> str:
     """Writes a bug's traceback into the log; returns where to find it, as a clause."""
-    log = start(verbose=False)
+    log = start()
     logging.getLogger("gputop_llm").error("unexpected failure", exc_info=failure)
     path = paths.log_file()
     if path is None:
