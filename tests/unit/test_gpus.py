@@ -1,0 +1,428 @@
+"""The table of GPUs: dense figures that fit each other, sources for all, and names that mean the right card or none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gputop_llm import gpus
+from gputop_llm.errors import UsageError
+from gputop_llm.gpus import PEAK_FIELDS, GpuSpec, all_specs, find, matching, nominal_from_nvml, scaled
+from gputop_llm.report import gpus_text
+
+MIB = 2**20
+DOC = Path(__file__).parents[2] / "docs" / "gpus.md"
+
+# Dense FP16 FLOP per clock and SM with the tensor cores at full rate: NVIDIA's architecture whitepapers.
+FLOP_PER_CLOCK_AND_SM = {
+    (7, 0): 1024,
+    (7, 5): 1024,
+    (8, 0): 2048,
+    (8, 6): 1024,
+    (8, 9): 1024,
+    (9, 0): 4096,
+    (12, 0): 1024,
+}
+
+
+def spec(name: str) -> GpuSpec:
+    (found,) = [s for s in all_specs() if s.name == name]
+    return found
+
+
+def is_geforce(s: GpuSpec) -> bool:
+    return s.name.startswith("GeForce")
+
+
+def with_figures(*names: str) -> list[GpuSpec]:
+    found = [s for s in all_specs() if all(getattr(s, name) is not None for name in names)]
+    assert len(found) > 3, f"too few GPUs have {names} for the test to mean anything"
+    return found
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_has_a_source_with_a_title():
+    plain = {"name", "nvml_names", "architecture", "nvlink_bridge", "note", "lacks", "halved", "sources"}
+    for s in all_specs():
+        for f in fields(s):
+            if f.name not in plain and getattr(s, f.name) is not None:
+                assert s.sources[f.name].title, f"{s.name}: {f.name}"
+
+
+def test_every_source_of_the_file_is_used():
+    used = {source.key for s in all_specs() for source in s.sources.values()}
+    assert set(gpus._read()["sources"]) == used
+
+
+def test_no_figure_stands_twice_in_an_entry():
+    for row in gpus._read()["gpu"]:
+        assert not set(row.get("dense", {})) & set(row.get("sparse", {})), row["name"]
+
+
+def test_every_overriding_source_is_for_a_figure_that_is_there():
+    for row in gpus._read()["gpu"]:
+        assert set(row.get("from", {})) <= {*row, *row.get("dense", {}), *row.get("sparse", {})}, row["name"]
+
+
+def test_names_and_nvml_names_are_unique():
+    names = [s.name for s in all_specs()]
+    nvml = [name for s in all_specs() for name in s.nvml_names]
+    assert len(set(names)) == len(names)
+    assert len(set(nvml)) == len(nvml)
+
+
+def test_what_a_part_lacks_has_no_figure():
+    for s in all_specs():
+        assert [name for name in s.lacks if getattr(s, name) is not None] == [], s.name
+
+
+def test_a_generation_lacks_the_data_types_that_came_later():
+    assert {"tf32_flop_per_s", "bf16_flop_per_s", "fp8_flop_per_s", "fp4_flop_per_s"} <= spec("T4").lacks
+    assert {"int8_op_per_s", "bf16_flop_per_s"} <= spec("V100 SXM2 16 GB").lacks
+    assert spec("A100 SXM 80 GB").lacks == {"fp8_flop_per_s", "fp8_acc16_flop_per_s", "fp4_flop_per_s"}
+    assert spec("H100 SXM 80 GB").lacks == {"fp4_flop_per_s"}
+    assert not spec("B200").lacks
+
+
+def test_bf16_is_as_fast_as_fp16_from_ampere_on():
+    for s in with_figures("bf16_flop_per_s", "fp16_flop_per_s"):
+        assert s.compute_capability >= (8, 0)
+        assert s.bf16_flop_per_s == s.fp16_flop_per_s, s.name
+    for s in all_specs():
+        if s.compute_capability >= (8, 0):
+            assert (s.bf16_flop_per_s is None) == (s.fp16_flop_per_s is None), s.name
+
+
+def test_fp8_is_twice_fp16():
+    for s in with_figures("fp8_flop_per_s", "fp16_flop_per_s"):
+        assert s.fp8_flop_per_s == pytest.approx(2 * s.fp16_flop_per_s, rel=0.02), s.name
+
+
+def test_tf32_is_half_of_fp16():
+    for s in with_figures("tf32_flop_per_s", "fp16_flop_per_s"):
+        assert s.tf32_flop_per_s == pytest.approx(s.fp16_flop_per_s / 2, rel=0.03), s.name
+
+
+def test_int8_is_twice_fp16_at_the_full_rate_except_on_blackwell_ultra():
+    for s in with_figures("int8_op_per_s", "fp16_flop_per_s"):
+        full_rate = s.fp16_acc16_flop_per_s if is_geforce(s) else s.fp16_flop_per_s
+        if s.architecture == "Blackwell Ultra":
+            assert s.int8_op_per_s < 0.1 * full_rate
+        else:
+            assert s.int8_op_per_s == pytest.approx(2 * full_rate, rel=0.02), s.name
+
+
+def test_geforce_parts_are_half_as_fast_with_fp32_accumulation():
+    for s in filter(is_geforce, all_specs()):
+        assert s.fp16_acc16_flop_per_s == pytest.approx(2 * s.fp16_flop_per_s, rel=0.005), s.name
+        assert s.fp8_acc16_flop_per_s == pytest.approx(2 * s.fp8_flop_per_s, rel=0.005), s.name
+
+
+def test_data_center_parts_are_as_fast_with_either_accumulation():
+    for s in with_figures("fp16_acc16_flop_per_s", "fp16_flop_per_s"):
+        if not is_geforce(s):
+            assert s.fp16_acc16_flop_per_s == s.fp16_flop_per_s, s.name
+
+
+def test_fp4_is_twice_fp8_and_three_times_on_blackwell_ultra():
+    for s in with_figures("fp4_flop_per_s", "fp8_flop_per_s"):
+        full_rate = s.fp8_acc16_flop_per_s if is_geforce(s) else s.fp8_flop_per_s
+        factor = 3 if s.architecture == "Blackwell Ultra" else 2
+        assert s.fp4_flop_per_s == pytest.approx(factor * full_rate, rel=0.04), s.name
+
+
+def test_fp16_peaks_are_what_sms_and_clock_give_so_none_is_a_sparse_figure():
+    checked = 0
+    for s in with_figures("fp16_flop_per_s", "sm_count", "boost_mhz"):
+        rate = FLOP_PER_CLOCK_AND_SM[s.compute_capability]
+        if is_geforce(s) or s.name == "L40":
+            rate /= 2
+        assert s.fp16_flop_per_s == pytest.approx(s.sm_count * rate * s.boost_mhz * 1e6, rel=0.03), s.name
+        checked += 1
+    assert checked > 30
+
+
+def test_fp32_peaks_are_what_sms_and_clock_give():
+    for s in with_figures("fp32_flop_per_s", "sm_count", "boost_mhz"):
+        if s.architecture == "Hopper":
+            continue  # its tensor cores boost less than the rest of the chip
+        cores = 64 if s.compute_capability in {(7, 0), (7, 5), (8, 0)} else 128
+        assert s.fp32_flop_per_s == pytest.approx(s.sm_count * cores * 2 * s.boost_mhz * 1e6, rel=0.03), s.name
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "dense", "printed"),
+    [
+        ("H100 SXM 80 GB", "fp16_flop_per_s", 989.5e12, 1979e12),
+        ("H200 SXM 141 GB", "fp8_flop_per_s", 1979e12, 3958e12),
+        ("L4", "int8_op_per_s", 242.5e12, 485e12),
+        ("B200", "fp4_flop_per_s", 9e15, 18e15),
+        ("GeForce RTX 5080", "fp4_flop_per_s", 900.5e12, 1801e12),
+    ],
+)
+def test_figures_printed_with_sparsity_are_halved_and_marked(name, field, dense, printed):
+    assert getattr(spec(name), field) == dense == printed / 2
+    assert field in spec(name).halved
+
+
+def test_figures_printed_dense_are_left_alone():
+    b300 = spec("B300")
+    assert b300.fp4_flop_per_s == 14e15
+    assert "fp4_flop_per_s" not in b300.halved
+    assert spec("A100 SXM 80 GB").fp16_flop_per_s == 312e12
+
+
+def test_nvlink_is_per_direction():
+    assert spec("H100 SXM 80 GB").nvlink_bytes_per_s == 450e9
+    assert spec("A100 SXM 80 GB").nvlink_bytes_per_s == 300e9
+    assert spec("B200").nvlink_bytes_per_s == 900e9
+    assert spec("A40").nvlink_bytes_per_s == 56.25e9
+    assert spec("A40").nvlink_bridge
+
+
+def test_form_factors_of_one_name_differ():
+    bandwidths = {s.name: s.mem_bytes_per_s for s in matching("a100")}
+    assert bandwidths == {
+        "A100 SXM 40 GB": 1555e9,
+        "A100 SXM 80 GB": 2039e9,
+        "A100 PCIe 40 GB": 1555e9,
+        "A100 PCIe 80 GB": 1935e9,
+    }
+
+
+def test_peak_per_s_gives_the_figure_of_each_data_type():
+    h200 = spec("H200 SXM 141 GB")
+    assert {dtype: h200.peak_per_s(dtype) for dtype in PEAK_FIELDS} == {
+        "fp64_tensor": 67e12,
+        "fp32": 67e12,
+        "tf32": 494.5e12,
+        "fp16": 989.5e12,
+        "fp16_acc16": None,
+        "bf16": 989.5e12,
+        "fp8": 1979e12,
+        "fp8_acc16": None,
+        "int8": 1979e12,
+        "fp4": None,
+    }
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nvml_name", "total_bytes", "name"),
+    [
+        ("NVIDIA H200", 150_754_820_096, "H200 SXM 141 GB"),
+        ("NVIDIA H200 NVL", 143_771 * MIB, "H200 NVL 141 GB"),
+        ("NVIDIA H100 80GB HBM3", 81_559 * MIB, "H100 SXM 80 GB"),
+        ("NVIDIA H100 PCIe", 81_559 * MIB, "H100 PCIe 80 GB"),
+        ("NVIDIA H100 NVL", 95_830 * MIB, "H100 NVL 94 GB"),
+        ("NVIDIA H20", 97_871 * MIB, "H20 96 GB"),
+        ("NVIDIA H20-3e", 143_771 * MIB, "H20 141 GB"),
+        ("NVIDIA GH200 480GB", 97_871 * MIB, "GH200 96 GB"),
+        ("NVIDIA GH200 144G HBM3e", 146_831 * MIB, "GH200 144 GB"),
+        ("NVIDIA A100-SXM4-80GB", 81_920 * MIB, "A100 SXM 80 GB"),
+        ("NVIDIA A100-SXM4-40GB", 40_960 * MIB, "A100 SXM 40 GB"),
+        ("NVIDIA A100-PCIE-40GB", 40_960 * MIB, "A100 PCIe 40 GB"),
+        ("NVIDIA A100 80GB PCIe", 81_920 * MIB, "A100 PCIe 80 GB"),
+        ("A100-SXM4-40GB", 40_536 * MIB, "A100 SXM 40 GB"),
+        ("Tesla T4", 15_360 * MIB, "T4"),
+        ("NVIDIA T4", 15_360 * MIB, "T4"),
+        ("Tesla V100-SXM2-32GB", 32_510 * MIB, "V100 SXM2 32 GB"),
+        ("NVIDIA L4", 23_034 * MIB, "L4"),
+        ("NVIDIA L40", 46_068 * MIB, "L40"),
+        ("NVIDIA L40S", 46_068 * MIB, "L40S"),
+        ("NVIDIA A10G", 23_028 * MIB, "A10G"),
+        ("NVIDIA A40", 46_068 * MIB, "A40"),
+        ("NVIDIA RTX 6000 Ada Generation", 49_140 * MIB, "RTX 6000 Ada"),
+        ("NVIDIA RTX 6000 Ada Generation", 46_068 * MIB, "RTX 6000 Ada"),
+        ("NVIDIA GeForce RTX 4090", 24_564 * MIB, "GeForce RTX 4090"),
+        ("GeForce RTX 4090", 24_564 * MIB, "GeForce RTX 4090"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", 16_376 * MIB, "GeForce RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce RTX 5090", 32_607 * MIB, "GeForce RTX 5090"),
+        ("NVIDIA B200", 183_359 * MIB, "B200"),
+        ("NVIDIA GB200", 189_471 * MIB, "GB200 (one GPU)"),
+        ("NVIDIA B300 SXM6 AC", 275_040 * MIB, "B300"),
+        ("NVIDIA GB10", 122_500 * MIB, "GB10 (DGX Spark)"),
+        ("NVIDIA GB10", None, "GB10 (DGX Spark)"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_887 * MIB, "RTX PRO 6000 Blackwell Server"),
+    ],
+)
+def test_an_nvml_name_finds_its_card(nvml_name, total_bytes, name):
+    found = find(nvml_name, total_bytes)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    "nvml_name",
+    [
+        "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA L40-16Q",
+        "NVIDIA L40S-48Q",
+        "NVIDIA A10-4Q",
+        "NVIDIA A100-4-20C",
+        "GRID A100-40C",
+        "GRID T4-16Q",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 5090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 5090 D",
+        "NVIDIA RTX 5000 Ada Generation",
+        "NVIDIA H100",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA H800 PCIe",
+        "Tesla V100-SXM3-32GB",
+        "AMD Instinct MI300X",
+        "NVIDIA",
+        "",
+        None,
+    ],
+)
+def test_slices_vgpus_laptops_and_strangers_find_nothing(nvml_name):
+    assert find(nvml_name) is None
+
+
+@pytest.mark.parametrize(
+    ("nvml_name", "total_bytes"),
+    [
+        ("NVIDIA GeForce RTX 4090", 49_140 * MIB),  # modified to 48 GB
+        ("NVIDIA A100-SXM4-80GB", 40_192 * MIB),  # what a 3g.40gb slice has
+        ("NVIDIA L40S", 24_512 * MIB),
+        ("NVIDIA H200", 0),
+    ],
+)
+def test_a_name_whose_memory_does_not_fit_finds_nothing(nvml_name, total_bytes):
+    assert find(nvml_name) is not None
+    assert find(nvml_name, total_bytes) is None
+
+
+def test_matching_wants_every_word_and_ignores_case():
+    assert [s.name for s in matching("h100 SXM")] == ["H100 SXM 80 GB"]
+    assert {s.name for s in matching("nvidia gb")} >= {"GB200 (one GPU)", "GB300 (one GPU)", "GB10 (DGX Spark)"}
+    assert matching("voodoo") == ()
+    assert matching("") == all_specs()
+
+
+# --- slices and nominal bandwidth ------------------------------------------------------------------------------------
+
+
+def test_a_slice_has_its_share_of_the_card():
+    whole = spec("A100 SXM 80 GB")
+    part = scaled(whole, 3, 4)
+    assert part.mem_bytes == whole.mem_bytes / 2
+    assert part.mem_bytes_per_s == 2039e9 / 2
+    assert part.l2_bytes == whole.l2_bytes / 2
+    assert part.bf16_flop_per_s == pytest.approx(312e12 * 3 / 7)
+    assert part.tdp_w is None
+    assert part.nvlink_bytes_per_s is None
+    assert part.name == "A100 SXM 80 GB, 3/7 compute, 4/8 memory"
+
+
+def test_a_slice_of_known_sms_is_scaled_by_them():
+    part = scaled(spec("H100 SXM 80 GB"), 3, 4, sm_count=60)
+    assert part.fp8_flop_per_s == pytest.approx(1979e12 * 60 / 132)
+    assert part.sm_count == 60
+
+
+def test_what_the_card_lacks_or_nobody_knows_stays_none_in_its_slice():
+    part = scaled(spec("A800 SXM 80 GB"), 7, 8)
+    assert part.fp8_flop_per_s is None
+    assert part.tf32_flop_per_s is None
+    assert part.l2_bytes is None
+
+
+def test_a_slice_answers_to_no_name_and_has_no_slices():
+    part = scaled(spec("A30"), 2, 2)
+    assert part.nvml_names == ()
+    with pytest.raises(UsageError, match="no MIG"):
+        scaled(part, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "memory", "why"),
+    [("L4", 1, 1, "it has no MIG"), ("A30", 5, 4, "it has 4 and 4"), ("A100 SXM 80 GB", 0, 1, "it has 7 and 8")],
+)
+def test_impossible_slices_are_refused_with_the_reason(name, compute, memory, why):
+    with pytest.raises(UsageError, match=why):
+        scaled(spec(name), compute, memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "mem_clock_mhz", "bus_width_bits"),
+    [
+        ("H200 SXM 141 GB", 3201, 6016),
+        ("H100 SXM 80 GB", 2619, 5120),
+        ("A100 SXM 40 GB", 1215, 5120),
+        ("V100 SXM2 16 GB", 877, 4096),
+        ("L4", 6251, 192),
+        ("T4", 5001, 256),
+    ],
+)
+def test_the_nominal_bandwidth_of_nvml_agrees_with_the_table(name, mem_clock_mhz, bus_width_bits):
+    nominal = nominal_from_nvml(mem_clock_mhz, bus_width_bits)
+    assert nominal.bytes_per_s == pytest.approx(spec(name).mem_bytes_per_s, rel=0.005)
+    assert "nominal" in nominal.source
+
+
+@pytest.mark.parametrize(("clock", "width"), [(None, 6016), (3201, None), (0, 6016), (3201, 0)])
+def test_without_clock_or_width_there_is_no_nominal_bandwidth(clock, width):
+    assert nominal_from_nvml(clock, width) is None
+
+
+# --- text, JSON, document --------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_line_for_every_gpu_and_fits_a_wide_terminal():
+    lines = gpus_text.table(all_specs()).split("\n\n")[0].splitlines()
+    assert len(lines) == 1 + len(all_specs())
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) <= 120
+
+
+def test_unknown_and_lacking_are_told_apart_and_neither_is_zero():
+    (line,) = [row for row in gpus_text.table(matching("l20")).splitlines() if row.startswith("L20")]
+    assert line.split() == ["L20", "48", "GB", "864", "GB/s", "119.5", "–", "239", "no", "–", "no", "4", "x16"]
+
+
+def test_details_name_the_source_beside_each_figure_and_mark_halved_ones():
+    text = gpus_text.details(spec("H200 SXM 141 GB"))
+    (fp8,) = [line for line in text.splitlines() if line.strip().startswith("FP8")]
+    assert fp8.split()[:4] == ["FP8", "1979", "TFLOP/s", "½"]
+    assert "H200 Tensor Core GPU product page" in fp8
+    assert "FP4" not in text
+    assert "Device attributes of an H200" in text
+
+
+def test_details_of_a_slice_can_be_printed():
+    assert "Computed as a share of A30." in gpus_text.details(scaled(spec("A30"), 1, 1))
+
+
+def test_json_has_every_figure_in_si_units_with_its_source():
+    plain = json.loads(json.dumps([gpus_text.as_dict(s) for s in all_specs()]))
+    h100 = next(row for row in plain if row["name"] == "H100 SXM 80 GB")
+    assert h100["bf16_flop_per_s"] == 989.5e12
+    assert h100["nvlink_bytes_per_s"] == 450e9
+    assert h100["compute_capability"] == "9.0"
+    assert h100["fp4_flop_per_s"] is None
+    assert h100["lacks"] == ["fp4_flop_per_s"]
+    assert "bf16_flop_per_s" in h100["halved"]
+    assert h100["sources"]["bf16_flop_per_s"]["url"].startswith("https://www.nvidia.com/")
+
+
+def test_the_document_is_what_the_table_says():
+    assert DOC.read_text(encoding="utf-8") == gpus_text.markdown(all_specs()), "run: python tools/gpus_doc.py"
+
+
+def test_importing_the_module_reads_nothing():
+    code = "import sys, gputop_llm.gpus as g; print({'tomllib', 'tomli'} & {*sys.modules}, g.all_specs.cache_info().misses)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["set()", "0"]
