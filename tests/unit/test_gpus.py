@@ -423,6 +423,9 @@ def test_the_document_is_what_the_table_says():
 
 
 def test_importing_the_module_reads_nothing():
-    code = "import sys, gputop_llm.gpus as g; print({'tomllib', 'tomli'} & {*sys.modules}, g.all_specs.cache_info().misses)"
+    code = """
+import sys, gputop_llm.gpus as g
+print({"tomllib", "tomli"} & {*sys.modules}, g.all_specs.cache_info().misses)
+"""
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["set()", "0"]
