@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from gputop_llm.gpus import PEAK_FIELDS, GpuSpec
+from gputop_llm.gpus import PEAK_FIELDS, GpuSpec, Source
 from gputop_llm.units import DASH
 
 _LACKING = "no"
@@ -70,18 +70,24 @@ def table(specs: Sequence[GpuSpec]) -> str:
 
 
 def details(spec: GpuSpec) -> str:
-    """All figures of one GPU, each with its source."""
-    lines = [spec.name, f"  NVML name: {', '.join(spec.nvml_names) or DASH}", f"  {spec.architecture}"]
+    """All figures of one GPU, each with the key of its source, and the sources below."""
+    lines = [spec.name, f"  {spec.architecture}; in NVML: {', '.join(spec.nvml_names) or DASH}"]
     shown = _figures(spec)
     label_width = max(len(label) for _, label, _ in shown)
     value_width = max(len(value) for _, _, value in shown)
+    used: dict[str, Source] = {}
     for name, label, value in shown:
-        line = f"  {label.ljust(label_width)}  {value.rjust(value_width)}"
-        lines.append(f"{line}  {_source_title(spec, name)}".rstrip())
+        source = spec.sources.get(name)
+        lines.append(
+            f"  {label.ljust(label_width)}  {value.ljust(value_width)}  {source.key if source else ''}".rstrip()
+        )
+        if source:
+            used[source.key] = source
     if spec.note:
         lines.append(f"  {spec.note}")
     if spec.halved:
         lines.append("  ½: half of the figure that the source prints, which is with sparsity")
+    lines += ["", "Sources", *(f"  {key}: {source.title} {source.url}".rstrip() for key, source in used.items())]
     return "\n".join(lines)
 
 
@@ -189,11 +195,6 @@ def _pcie(spec: GpuSpec) -> str:
     if spec.pcie_gen is None:
         return _LACKING if "pcie_gen" in spec.lacks else DASH
     return f"{spec.pcie_gen} x{spec.pcie_width}"
-
-
-def _source_title(spec: GpuSpec, name: str) -> str:
-    source = spec.sources.get(name)
-    return source.title if source else ""
 
 
 def _md_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -30,6 +30,9 @@ FLOP_PER_CLOCK_AND_SM = {
 }
 
 
+MAIN_FIGURES = {f.name for f in fields(GpuSpec)} - {"pcie_width", "mig_memory_slices"}
+
+
 def spec(name: str) -> GpuSpec:
     (found,) = [s for s in all_specs() if s.name == name]
     return found
@@ -396,10 +399,13 @@ def test_unknown_and_lacking_are_told_apart_and_neither_is_zero():
 def test_details_name_the_source_beside_each_figure_and_mark_halved_ones():
     text = gpus_text.details(spec("H200 SXM 141 GB"))
     (fp8,) = [line for line in text.splitlines() if line.strip().startswith("FP8")]
-    assert fp8.split()[:4] == ["FP8", "1979", "TFLOP/s", "½"]
-    assert "H200 Tensor Core GPU product page" in fp8
+    assert fp8.split() == ["FP8", "1979", "TFLOP/s", "½", "h200-ds"]
     assert "FP4" not in text
-    assert "Device attributes of an H200" in text
+    head, sources = text.split("\n\nSources\n")
+    assert "  h200-ncu: Device attributes of an H200" in sources
+    named = {line.split(":")[0].strip() for line in sources.splitlines()}
+    assert named == {source.key for name, source in spec("H200 SXM 141 GB").sources.items() if name in MAIN_FIGURES}
+    assert all(key in head for key in named)
 
 
 def test_details_of_a_slice_can_be_printed():
