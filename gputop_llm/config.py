@@ -119,7 +119,7 @@ def _convert(name: str, raw: Any, origin: str) -> Any:
             return wanted(raw)
         except ValueError:
             pass
-    elif isinstance(raw, wanted):
+    elif type(raw) is wanted:  # True is an int, but no number of a GPU
         return raw
     raise UsageError(f"{origin}: {name} must be {_TYPE_NAMES[wanted]}", f"got {raw!r}")
 
@@ -165,6 +165,12 @@ def _check_url(values: dict[str, Any], origins: Mapping[str, str]) -> None:
             f"{origins['url']}: the URL can't be used",
             f"got {public_url(url)!r}",
             "give it as http://HOST:PORT or https://HOST:PORT",
+        )
+    if "@" in parts.netloc:
+        raise UsageError(
+            f"{origins['url']}: the URL can't be used",
+            "it holds a user name or password, which every user of this node could read",
+            "leave them out; an API key goes into GPUTOP_LLM_API_KEY or a file named by --api-key-file",
         )
     values["url"] = url
 

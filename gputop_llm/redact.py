@@ -1,19 +1,20 @@
-"""Takes secrets out of what is shown."""
+"""Takes the secrets out of a URL before it is shown."""
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 HIDDEN = "***"
 
 
 def public_url(url: str) -> str:
-    """The URL with its user, password and query values blanked; one that can't be parsed is blanked wholly."""
+    """The URL with user, password, query values and fragment blanked; one that can't be parsed is blanked wholly."""
     try:
         parts = urlsplit(url)
-        netloc = parts.netloc.rpartition("@")
     except ValueError:
         return HIDDEN
-    query = urlencode([(name, HIDDEN) for name, _ in parse_qsl(parts.query, keep_blank_values=True)], safe="*")
-    shown = (HIDDEN + "@" if netloc[1] else "") + netloc[2]
-    return urlunsplit((parts.scheme, shown, parts.path, query, ""))
+    pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
+    # A word without "=" may be the token itself.
+    query = "&".join(f"{name}={HIDDEN}" if equals else HIDDEN for name, equals, _ in pairs)
+    _, at, host = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, f"{HIDDEN}{at}{host}" if at else host, parts.path, query, ""))

@@ -30,6 +30,7 @@ from gputop_llm.model import (
     TargetList,
     TargetProcess,
 )
+from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
 from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.window import EngineTracker
@@ -318,8 +319,10 @@ class Session:
         return f"{target.key} {url}"
 
     def _metrics(self, url: str) -> Source[EngineReading]:
+        # Targets know the user's URL as it may be shown; the token in it is needed to ask.
+        given = self.config.url
         try:
-            return self.sources.metrics(url)
+            return self.sources.metrics(given if given and url == public_url(given) else url)
         except GputopError as failure:
             return _Unusable(url, failure)
 

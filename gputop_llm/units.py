@@ -15,7 +15,7 @@ def pct(value: float | None, digits: int = 0) -> str:
 
 
 def number(value: float | None) -> str:
-    """A count or rate in at most five characters: "7", "0.42", "237", "9.7k", "1.2M"."""
+    """A count or rate in at most six characters (up to a million million): "7", "0.42", "237", "9.7k", "1.2M"."""
     if value is None or _unknown(value):
         return DASH
     size = abs(value)

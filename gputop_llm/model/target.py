@@ -17,6 +17,9 @@ class TargetProcess:
         gpus: NVML indices that it uses.
         gpus_from: "nvml", or "inferred" (open device files, CUDA_VISIBLE_DEVICES); None if no GPU is known.
         state: the letter of /proc/PID/stat (R, S, D, T, Z); None if unreadable.
+        unseen: why NVML's PID can't be seen: "pid-namespace" (a host PID, read inside a container:
+            it may well be the target itself) or "other-user"; None for processes that are seen.
+        container_pid: the PID that it has inside its own container, where that is another one.
     """
 
     pid: int | None
@@ -32,6 +35,8 @@ class TargetProcess:
     state: str | None = None
     start_s: float | None = None
     note: str | None = None
+    unseen: str | None = None
+    container_pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What happened in the last hour, in bounded memory.
 
-Two stores: whole frames of the last two minutes, for rules and records; and one
-number per second and series for an hour, for charts and "recent past" values.
+Two stores: frames of the last two minutes, for rules and records; and one number
+per second and series for an hour, for charts and "recent past" values.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import statistics
 import threading
 from array import array
 from collections import deque
+from dataclasses import replace
 
-from gputop_llm.model import Frame
+from gputop_llm.model import EngineFrame, Frame
 from gputop_llm.sampling.columns import columns
 
 NAN = math.nan
@@ -24,8 +25,9 @@ class History:
     Args:
         points: slots kept per series, one per `step_s`.
         step_s: seconds per slot; frames that come faster share a slot, the newest wins.
-        frames_s: how long whole frames are kept.
-        max_series: series beyond this are not kept (their names are counted in `dropped`).
+        frames_s: how long frames are kept; without raw histograms, whose windows are in the frame already.
+        max_series: when there are more, those that ended longest ago make room; where all
+            are alive, the newest ones are not kept (`dropped` counts the values lost so).
 
     The bound: `max_series` × `points` × 4 bytes (14 MiB at the defaults, 4 MiB for
     eight GPUs and four engines), plus the frames of `frames_s`, at most `MAX_FRAMES`.
@@ -45,31 +47,40 @@ class History:
         self._series: dict[str, array[float]] = {}
         self._last_seen: dict[str, int] = {}
         self._slot: int | None = None
-        self._first_slot = 0
         self._lock = threading.Lock()
 
     def append(self, frame: Frame) -> None:
         """Adds the newest frame."""
         slot = int(frame.mono_s // self.step_s)
         with self._lock:
-            self._frames.append(frame)
+            self._frames.append(_without_histograms(frame))
             while self._frames and frame.mono_s - self._frames[0].mono_s > self.frames_s:
                 self._frames.popleft()
-            if self._slot is None:
-                self._first_slot = slot
-            elif slot > self._slot:
-                self._advance(self._slot, slot)
+            before = self._slot
+            if before is not None and slot > before:
+                self._advance(before, slot)
             self._slot = slot
-            position = slot % self.points
+            positions = [s % self.points for s in range(self._first_covered(frame, before, slot), slot + 1)]
             for name, value in columns(frame):
                 ring = self._series.get(name)
                 if ring is None:
-                    if len(self._series) >= self.max_series:
+                    if len(self._series) >= self.max_series and not self._make_room(before):
                         self.dropped += 1
                         continue
                     ring = self._series[name] = array("f", [NAN]) * self.points
-                ring[position] = NAN if value is None else value
+                for position in positions:
+                    ring[position] = NAN if value is None else value
                 self._last_seen[name] = slot
+
+    def _first_covered(self, frame: Frame, before: int | None, slot: int) -> int:
+        """The first slot that the frame speaks for: slots that were only stepped over are no gaps.
+
+        A tick that comes 2 ms late, or a period above `step_s`, leaves slots between two frames empty.
+        """
+        if before is None:
+            return slot
+        near = max(2, math.ceil(1.5 * frame.period_s / self.step_s))
+        return before + 1 if 0 < slot - before <= min(near, self.points) else slot
 
     def _advance(self, old: int, new: int) -> None:
         skipped = min(new - old, self.points)
@@ -78,6 +89,17 @@ class History:
                 ring[position] = NAN
         for name in [n for n, seen in self._last_seen.items() if new - seen >= self.points]:
             del self._series[name], self._last_seen[name]
+
+    def _make_room(self, before: int | None) -> bool:
+        """Drops the series that ended longest ago, if any has ended before the last frame.
+
+        An engine that restarts again and again has a new key, and so new series, each time.
+        """
+        oldest = min(self._last_seen, key=self._last_seen.__getitem__)
+        if before is None or self._last_seen[oldest] >= before:
+            return False
+        del self._series[oldest], self._last_seen[oldest]
+        return True
 
     def names(self) -> tuple[str, ...]:
         """Names of all series that have a value within the kept time."""
@@ -98,7 +120,7 @@ class History:
         return statistics.median(known) if len(known) >= 3 else None
 
     def frames(self, seconds: float) -> list[Frame]:
-        """Whole frames of the newest `seconds`, oldest first (at most `frames_s` are kept)."""
+        """Frames of the newest `seconds`, oldest first (at most `frames_s` are kept)."""
         with self._lock:
             if not self._frames:
                 return []
@@ -114,3 +136,15 @@ class History:
         if end >= points:
             return ring[end - points : end]
         return ring[self.points - (points - end) :] + ring[:end]
+
+
+def _without_histograms(frame: Frame) -> Frame:
+    return replace(frame, engines=tuple(_slim(engine) for engine in frame.engines))
+
+
+def _slim(engine: EngineFrame) -> EngineFrame:
+    reading = engine.scrape.value
+    if reading is None:
+        return engine
+    series = tuple(replace(one, histograms={}) for one in reading.series)
+    return replace(engine, scrape=replace(engine.scrape, value=replace(reading, series=series)))

@@ -127,8 +127,11 @@ class Poller(Generic[T]):
             log.exception("%s could not be closed", self.source.name)
 
     def _rest(self, began: float) -> None:
+        ended = self.clock.mono()
+        # However long a poll took, its source gets half of the time for itself.
+        earliest = ended + min(ended - began, MAX_BACKOFF_S)
         while not self._stopping:
-            remaining = began + self._wait_s() - self.clock.mono()
+            remaining = max(began + self._wait_s(), earliest) - self.clock.mono()
             if remaining <= 0:
                 break
             self._wake.wait(remaining)

@@ -1,0 +1,153 @@
+"""The command line. Parses, then imports the one command that was asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gputop_llm import __version__
+from gputop_llm.errors import ExitCode, GputopError, UsageError
+
+# As a shell counts a command that ended by Ctrl-C.
+INTERRUPTED = 130
+
+_EXIT_CODES = """\
+exit codes: 0 fine; 1 failed; 2 wrong usage; 3 no GPU and no engine, or not the one asked for;
+4 partial: something that should be readable was not (standard error says what)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code. No traceback reaches the user."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(importlib.import_module(f"gputop_llm.commands.{arguments.command}").run(arguments))
+    except SystemExit as end:  # --help and --version have been printed
+        return _flushed(int(end.code or 0))
+    except BrokenPipeError:
+        return _flushed(ExitCode.OK)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except GputopError as failure:
+        _complain(failure.sentence())
+        return failure.exit_code
+    except Exception as failure:  # noqa: BLE001 - the last place that can turn a bug into a sentence
+        from gputop_llm.commands.logs import record
+
+        _complain(f"gputop-llm failed: {type(failure).__name__}: {failure}; {record(failure)}")
+        return ExitCode.FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, todo=f"`{self.prog} --help` shows what there is")
+
+
+class _NoKey(argparse.Action):
+    """`--api-key KEY`, which must not be."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise UsageError(
+            "--api-key is not taken",
+            "every user of this node can read a command line",
+            "set GPUTOP_LLM_API_KEY, or name a file with --api-key-file; and replace the key that was just shown",
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gputop-llm",
+        description="Finds the LLM server that runs on this node and shows live what it, its GPUs and the\n"
+        "host do. Attaches read-only. Without a command: the full-screen monitor.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gputop-llm {__version__}")
+    _live(parser)
+    parser.set_defaults(command="tui")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+
+    snapshot = commands.add_parser(
+        "snapshot", help="two samples as text or JSON, then ends", description="Takes two samples, prints them, ends."
+    )
+    snapshot.add_argument("--json", action="store_true", help="JSON instead of text (docs/headless.md)")
+    snapshot.set_defaults(command="snapshot")
+
+    watch = commands.add_parser(
+        "watch", help="one JSON object a line until stopped", description="Prints one JSON object a line until stopped."
+    )
+    watch.add_argument("--json", action="store_true", help="the form (there is no other one yet)")
+    watch.add_argument("--count", type=_positive, metavar="N", help="end after N lines")
+    watch.set_defaults(command="watch")
+
+    for command in (snapshot, watch):
+        command.add_argument("--demo", metavar="SCENARIO", help="of a simulated node")
+
+    demo = commands.add_parser(
+        "demo", help="the monitor on a simulated node", description="Runs the monitor on a simulated node."
+    )
+    demo.add_argument("demo", nargs="?", metavar="SCENARIO", default="healthy", help="which one; default: healthy")
+    demo.add_argument("--list", action="store_true", help="list the scenarios")
+    demo.set_defaults(command="demo")
+
+    for command in (snapshot, watch, demo):
+        simulated = command.add_argument_group("simulated node")
+        simulated.add_argument("--seed", type=int, default=7, help="the same seed gives the same traffic; default: 7")
+        simulated.add_argument("--gpus", type=_positive, default=1, metavar="N", help="default: 1")
+        simulated.add_argument("--engines", type=_count, default=1, metavar="N", help="0 or more; default: 1")
+        _live(command)
+    return parser
+
+
+def _live(parser: argparse.ArgumentParser) -> None:
+    """The flags of every live command, before and after its name."""
+    group = parser.add_argument_group("what to watch", argument_default=argparse.SUPPRESS)
+    group.add_argument("--pid", help="the engine that this process belongs to")
+    group.add_argument("--url", help="the engine at this address: http://HOST:PORT")
+    group.add_argument("--gpu", metavar="N", help="only this GPU, and the engine on it")
+    group = parser.add_argument_group("how", argument_default=argparse.SUPPRESS)
+    group.add_argument(
+        "--period", dest="period_s", metavar="SECONDS", help="between two samples; default: 1, least: 0.25"
+    )
+    group.add_argument("--window", dest="window_s", metavar="SECONDS", help="of rates and quantiles; default: 10")
+    group.add_argument("--api-key-file", metavar="FILE", help="has the engine's API key (or: GPUTOP_LLM_API_KEY)")
+    group.add_argument("--api-key", action=_NoKey, nargs="?", help=argparse.SUPPRESS)
+    group.add_argument("--ca-file", metavar="FILE", help="authorities to trust for https, in PEM")
+    group.add_argument("--config", metavar="FILE", help="settings in TOML instead of the user's own file")
+    group.add_argument("--ascii", action="store_true", help="draw with ASCII only")
+    group.add_argument("-v", "--verbose", action="store_true", help="write more into the log file")
+
+
+def _positive(text: str) -> int:
+    return _count(text, least=1)
+
+
+def _count(text: str, least: int = 0) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
+    return number
+
+
+def _complain(sentence: str) -> None:
+    from gputop_llm.printable import printable
+
+    if sys.stderr is not None:
+        print(printable(sentence), file=sys.stderr)
+
+
+def _flushed(code: int) -> int:
+    """The exit code, with nothing left that Python would write, and complain about, at its own end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code

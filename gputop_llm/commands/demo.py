@@ -1,0 +1,25 @@
+"""`gputop-llm demo`: the full-screen monitor of a simulated node."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from gputop_llm.commands import tui
+from gputop_llm.errors import ExitCode
+
+
+def run(arguments: Namespace) -> int:
+    """Runs the monitor on a simulated node, or lists the scenarios; returns the exit code.
+
+    Raises:
+        UsageError: there is no such scenario, or no terminal.
+    """
+    from gputop_llm.demo.scenarios import SCENARIOS, scenario
+
+    if arguments.list:
+        sys.stdout.write("".join(f"{name:14} {SCENARIOS[name].about}\n" for name in SCENARIOS))
+        sys.stdout.flush()
+        return ExitCode.OK
+    scenario(arguments.demo)
+    return tui.run(arguments, arguments.demo)

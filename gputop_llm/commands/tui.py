@@ -1,0 +1,29 @@
+"""`gputop-llm`: the full-screen monitor of this node, or of a simulated one where there is nothing to monitor."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from gputop_llm.commands.live import AUTO_DEMO, session_on, settings
+from gputop_llm.node import nothing_here
+from gputop_llm.tui import terminal
+
+
+def run(arguments: Namespace, scenario: str | None = None) -> int:
+    """Runs the monitor until the user leaves; returns the exit code.
+
+    Raises:
+        UsageError: there is no terminal to draw on, or a setting can't be used.
+    """
+    config = settings(arguments)
+    # Before anything is started or looked for.
+    terminal.check(os.environ, config)
+    why = ""
+    asked_for = (config.pid, config.url, config.gpu) != (None, None, None)
+    if scenario is None and not asked_for and nothing_here():
+        scenario, why = "healthy", AUTO_DEMO
+    with session_on(config, arguments, scenario, why) as session:
+        from gputop_llm.tui.app import run as run_app
+
+        return run_app(session, config)

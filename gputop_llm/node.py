@@ -1,0 +1,96 @@
+"""Where a session's readings come from: this node, or the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop_llm.config import Config
+from gputop_llm.model import EngineReading, GpuNode, Host, TargetList, TargetProcess
+from gputop_llm.session import Sources
+from gputop_llm.sources.base import Source
+
+if TYPE_CHECKING:
+    from gputop_llm.demo.sources import DemoNode
+
+
+def real_sources(config: Config) -> Sources:
+    """The sources of this node. What each needs is imported when it is made."""
+
+    def gpus() -> Source[GpuNode]:
+        from gputop_llm.sources.nvml import NvmlSource
+
+        return NvmlSource()
+
+    def discovery(newest: Callable[[], GpuNode | None]) -> Source[TargetList]:
+        from gputop_llm.sources.discover import DiscoverySource
+
+        return DiscoverySource(newest, _probe)
+
+    def host(watch: Callable[[], tuple[TargetProcess, ...]]) -> Source[Host]:
+        from gputop_llm.sources.host import HostSource
+
+        return HostSource(watch)
+
+    return Sources(gpus, discovery, host, _metrics(config))
+
+
+def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
+    """The sources of a simulated node; its engines are scraped over HTTP as real ones are.
+
+    Args:
+        why: why it is simulated, to be said beside what is simulated.
+    """
+    return Sources(
+        gpus=node.gpu_source,
+        discovery=lambda _newest: node.discovery_source(),
+        host=node.host_source,
+        metrics=_metrics(config),
+        simulated=f"{node.label}; {why}" if why else node.label,
+    )
+
+
+def driver_here(root: Path = Path("/")) -> bool:
+    """Whether this machine has an NVIDIA driver or device, working or not."""
+    if (root / "proc/driver/nvidia").exists() or (root / "dev/dxg").exists():
+        return True
+    return any((root / "dev").glob("nvidia[0-9]*"))
+
+
+def nothing_here() -> bool:
+    """Whether there is no GPU and no engine on this node, by one quick look (30 ms where that is so)."""
+    if driver_here():
+        return False
+    from gputop_llm.errors import GputopError
+    from gputop_llm.sources.discover import DiscoverySource
+    from gputop_llm.sources.nvml import NvmlSource
+
+    nvml = NvmlSource()
+    try:
+        if nvml.poll().gpus:
+            return False
+    finally:
+        nvml.close()
+    try:
+        # That an engine is there is enough here: its ports need no asking.
+        found = DiscoverySource(lambda: None, lambda _url: False).poll()
+    except GputopError:
+        return False
+    return not found.targets
+
+
+def _metrics(config: Config) -> Callable[[str], Source[EngineReading]]:
+    def make(url: str) -> Source[EngineReading]:
+        # Loads urllib3, and on the thread that found an engine.
+        from gputop_llm.sources.metrics import MetricsSource
+
+        return MetricsSource(url, api_key=config.api_key, ca_file=config.ca_file)
+
+    return make
+
+
+def _probe(url: str) -> bool:
+    from gputop_llm.sources.metrics import probe
+
+    return probe(url)

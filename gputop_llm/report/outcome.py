@@ -1,0 +1,97 @@
+"""What a frame amounts to: the exit code of a headless command, and the sentences that say why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gputop_llm.config import Config
+from gputop_llm.errors import ExitCode
+from gputop_llm.model import EngineFrame, Frame, Part
+
+NO_ANSWER = "it has not answered yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An exit code, and one sentence for each reason of it."""
+
+    code: ExitCode
+    sentences: tuple[str, ...] = ()
+
+
+def judge(frame: Frame, config: Config, driver_here: bool) -> Outcome:
+    """Whether the frame has what it should have.
+
+    Args:
+        driver_here: this machine has an NVIDIA driver or device; without one, GPUs
+            that can't be read are no failure but a fact.
+    """
+    failures = tuple(_failures(frame, driver_here))
+    absent = _asked_for_but_absent(frame, config)
+    if absent is not None:
+        return Outcome(ExitCode.NOTHING_FOUND, (absent, *failures))
+    if failures:
+        return Outcome(ExitCode.PARTIAL, failures)
+    node, found = frame.gpus.value, frame.targets.value
+    if not (node and node.gpus) and not (found and found.targets):
+        why = f" ({node.problem})" if node and node.problem else ""
+        return Outcome(
+            ExitCode.NOTHING_FOUND,
+            (f"no GPU and no engine found on this node{why}; --demo healthy shows a simulated one",),
+        )
+    return Outcome(ExitCode.OK)
+
+
+def _failures(frame: Frame, driver_here: bool) -> Iterator[str]:
+    for name, part in (("GPUs", frame.gpus), ("processes", frame.targets), ("host", frame.host)):
+        if (error := _error(part)) is not None:
+            yield f"{name}: {error}"
+    node = frame.gpus.value
+    if node is not None and node.problem is not None and driver_here:
+        yield f"GPUs: {node.problem}"
+    for gpu in node.gpus if node else ():
+        if gpu.lost:
+            yield f"GPU {gpu.index}: lost"
+    for engine in frame.engines:
+        if (error := _engine_error(engine)) is not None:
+            yield error
+
+
+def _engine_error(engine: EngineFrame) -> str | None:
+    scrape = engine.scrape
+    if scrape.error is not None:
+        # It names the address itself.
+        return scrape.error
+    if scrape.value is None:
+        return f"engine {engine.url}: {NO_ANSWER}"
+    if scrape.value.problem is not None:
+        return f"engine {engine.url}: {scrape.value.problem}"
+    return f"engine {engine.url}: it answered only once, and rates need two answers" if scrape.polls < 2 else None
+
+
+def _error(part: Part[Any]) -> str | None:
+    if part.error is None and part.value is None:
+        return NO_ANSWER
+    return part.error
+
+
+def _asked_for_but_absent(frame: Frame, config: Config) -> str | None:
+    """A sentence when what a flag names isn't there; None too when it can't be told, which is a failure of its own."""
+    node, found = frame.gpus.value, frame.targets.value
+    if config.gpu is not None and node is not None and not node.gpus:
+        why = f" ({node.problem})" if node.problem else ""
+        return f"there is no GPU {config.gpu} on this node{why}"
+    if config.pid is not None and found is not None and not any(config.pid in t.pids for t in found.targets):
+        return f"PID {config.pid} belongs to no engine and holds no GPU memory"
+    if config.url is not None:
+        asked = [e for e in frame.engines if _is_asked_for(frame, e)]
+        if asked and all(e.scrape.value is None and e.scrape.error is not None for e in asked):
+            return f"no engine answers at {asked[0].url}"
+    return None
+
+
+def _is_asked_for(frame: Frame, engine: EngineFrame) -> bool:
+    targets = frame.targets.value.targets if frame.targets.value else ()
+    return any(t.key == engine.target_key and t.urls_from == "flag" for t in targets)

@@ -1,0 +1,146 @@
+"""GPU Performance Monitoring (Hopper and newer): what the SMs, tensor cores and memory really do.
+
+Each metric is an average between two samples that the driver takes of hardware counters; both
+buffers of a GPU are allocated once and used in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+from gputop_llm.clock import Clock
+from gputop_llm.model.gpu import Gpm
+from gputop_llm.sources.nvml_ask import RETRY_UNSUPPORTED_S, Asker
+from gputop_llm.sources.nvml_errors import NO_PERMISSION, code_of, lasts
+from gputop_llm.sources.nvml_fields import NEEDS_TWO
+
+_MIB = 1024.0 * 1024.0
+_VERSION = 1
+_SHORTEST_S = 0.1
+"""NVML asks for at least 100 ms between two samples."""
+
+_OVERSHOOT_PCT = 105.0
+"""Counters that are read a moment apart can exceed the peak by a little; that is 100 %."""
+
+_PERCENT: tuple[tuple[str, int], ...] = (
+    ("graphics_pct", 1),
+    ("sm_active_pct", 2),
+    ("sm_occupancy_pct", 3),
+    ("integer_pct", 4),
+    ("tensor_pct", 5),
+    ("tensor_dfma_pct", 6),
+    ("tensor_hmma_pct", 7),
+    ("tensor_imma_pct", 9),
+    ("dram_bw_pct", 10),
+    ("fp64_pct", 11),
+    ("fp32_pct", 12),
+    ("fp16_pct", 13),
+)
+_MIB_PER_S: tuple[tuple[str, int], ...] = (
+    ("pcie_tx_bytes_per_s", 20),
+    ("pcie_rx_bytes_per_s", 21),
+    ("nvlink_rx_bytes_per_s", 60),
+    ("nvlink_tx_bytes_per_s", 61),
+)
+_METRICS = _PERCENT + _MIB_PER_S
+"""Field of `Gpm` and NVML_GPM_METRIC_*; the rates come in MiB/s."""
+
+
+class GpmReader:
+    """Two samples in turn for one GPU."""
+
+    def __init__(self, asker: Asker, clock: Clock) -> None:
+        self._asker = asker
+        self._clock = clock
+        self._samples: list[Any] = []
+        self._taken_s: list[float | None] = [None, None]
+        self._older = 0
+        self._request: Any = None
+        self._refused: tuple[str, float] | None = None
+        self._last: tuple[Gpm | None, dict[str, str]] = (None, {"gpm": NEEDS_TWO})
+
+    def read(self) -> tuple[Gpm | None, dict[str, str]]:
+        """The averages since the previous read, and why the rest is unknown (`gpm` or `gpm.field`).
+
+        Raises:
+            DriverGone, GpuLost: the answer says so.
+        """
+        now = self._clock.mono()
+        if self._refused is not None:
+            if now < self._refused[1]:
+                return None, {"gpm": self._refused[0]}
+            self._refused = None
+        newest_s = self._taken_s[1 - self._older]
+        if newest_s is not None and now - newest_s < _SHORTEST_S:
+            return self._last
+        try:
+            self._last = self._sample(now)
+        except self._asker.failures as error:
+            reason = self._asker.judge(error)
+            if code_of(error) == NO_PERMISSION:
+                reason += ": the profiling counters are kept for administrators on this machine"
+            self._last = self._fail(reason, lasts(error))
+        return self._last
+
+    def forget(self) -> None:
+        """Drops the samples that were taken, so that no average reaches across a gap."""
+        self._taken_s = [None, None]
+        self._last = (None, {"gpm": NEEDS_TWO})
+
+    def close(self) -> None:
+        """Gives the buffers back to the driver."""
+        for sample in self._samples:
+            with contextlib.suppress(*self._asker.failures):
+                self._asker.lib.nvmlGpmSampleFree(sample)
+        self._samples = []
+        self.forget()
+
+    def _sample(self, now: float) -> tuple[Gpm | None, dict[str, str]]:
+        lib = self._asker.lib
+        if not self._samples:
+            if not lib.nvmlGpmQueryDeviceSupport(self._asker.handle).isSupportedDevice:
+                reason = "not available in a vGPU guest" if self._asker.vgpu else "needs a Hopper or newer GPU"
+                return self._fail(f"{reason} (GPM)", lasting=True)
+            self._samples = [lib.nvmlGpmSampleAlloc(), lib.nvmlGpmSampleAlloc()]
+        lib.nvmlGpmSampleGet(self._asker.handle, self._samples[self._older])
+        self._taken_s[self._older] = now
+        newer, self._older = self._older, 1 - self._older
+        before_s = self._taken_s[self._older]
+        if before_s is None:
+            return None, {"gpm": NEEDS_TWO}
+        return self._metrics(self._samples[self._older], self._samples[newer], now - before_s)
+
+    def _metrics(self, before: Any, after: Any, interval_s: float) -> tuple[Gpm, dict[str, str]]:
+        if self._request is None:
+            self._request = self._asker.lib.c_nvmlGpmMetricsGet_t()
+            self._request.version = _VERSION
+            self._request.numMetrics = len(_METRICS)
+            for position, (_, metric) in enumerate(_METRICS):
+                self._request.metrics[position].metricId = metric
+        request = self._request
+        request.sample1, request.sample2 = before, after
+        self._asker.lib.nvmlGpmMetricsGet(request)
+        values: dict[str, float] = {}
+        missing: dict[str, str] = {}
+        for position, (field, _) in enumerate(_METRICS):
+            answer = request.metrics[position]
+            code, value = int(answer.nvmlReturn), float(answer.value)
+            if code != 0:
+                missing[f"gpm.{field}"] = self._asker.judge(code)
+            elif not math.isfinite(value) or value < 0.0:
+                missing[f"gpm.{field}"] = f"the driver answers {value}, which can't be"
+            elif position >= len(_PERCENT):
+                values[field] = value * _MIB
+            elif value > _OVERSHOOT_PCT:
+                missing[f"gpm.{field}"] = f"the driver answers {value:.0f} %, which can't be"
+            else:
+                values[field] = min(value, 100.0)
+        return Gpm(interval_s=interval_s, **values), missing
+
+    def _fail(self, reason: str, lasting: bool) -> tuple[None, dict[str, str]]:
+        self.forget()
+        if lasting:
+            self._refused = (reason, self._clock.mono() + RETRY_UNSUPPORTED_S)
+        return None, {"gpm": reason}

@@ -1,0 +1,167 @@
+"""CPU, memory and threads of one watched process between two polls.
+
+A worker has more than a hundred threads, and reading them all costs a
+millisecond. So all are read every fifth poll, and in between only the main
+thread and the hottest eight of the last full reading; a thread that wakes up is
+seen five polls later at the latest. A thread's share is over the time since it
+was itself last read. Context switches are those of the main thread only, which
+/proc/PID/status gives for nothing; in an engine core that is the busy one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import nlargest
+
+from gputop_llm.clock import Clock
+from gputop_llm.model import ProcessLoad, TargetProcess, ThreadLoad
+from gputop_llm.sources.procfs import GONE, PAGE_BYTES, TICKS_PER_S, ProcFs, Stat
+
+NEEDS_TWO_POLLS = "needs two polls"
+NEEDS_RIGHTS = "needs root or the same user"
+OTHER_PROCESS = "this PID is another process now"
+FULL_EVERY = 5
+HOTTEST = 8
+TOP = 5
+
+_RATES = ("cpu_pct", "main_thread_pct", "top_threads", "ctx_voluntary_per_s", "ctx_involuntary_per_s")
+# Boot time is known to the second only, and by each reader on its own.
+_SAME_START_S = 2.0
+
+
+@dataclass(slots=True)
+class _Thread:
+    ticks: int
+    at_s: float
+    name: str
+    pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    cpu_ticks: int
+    voluntary: int | None
+    involuntary: int | None
+    at_s: float
+
+
+class WatchedProcess:
+    """One process from poll to poll. A PID that is another process now starts anew."""
+
+    def __init__(self, proc: ProcFs, pid: int, clock: Clock) -> None:
+        self._proc = proc
+        self._pid = pid
+        self._clock = clock
+        self._start_ticks: int | None = None
+        self._before: _Before | None = None
+        self._threads: dict[int, _Thread] = {}
+        self._polls = 0
+
+    def load(self, wanted: TargetProcess) -> ProcessLoad | None:
+        """The process since the previous poll, without its control group; None if it has ended."""
+        try:
+            stat = self._proc.stat(self._pid)
+            status = self._proc.status(self._pid)
+        except GONE:
+            return None
+        except (OSError, ValueError):
+            return ProcessLoad(pid=self._pid, role=wanted.role, missing=dict.fromkeys(_ALL, NEEDS_RIGHTS))
+        if wanted.start_s is not None and abs(self._proc.start_s(stat.start_ticks) - wanted.start_s) > _SAME_START_S:
+            return ProcessLoad(pid=self._pid, role=wanted.role, missing=dict.fromkeys(_ALL, OTHER_PROCESS))
+        if stat.start_ticks != self._start_ticks:
+            self._start_ticks, self._before, self._threads, self._polls = stat.start_ticks, None, {}, 0
+        now = _Before(
+            stat.cpu_ticks,
+            _int(status.get("voluntary_ctxt_switches")),
+            _int(status.get("nonvoluntary_ctxt_switches")),
+            self._clock.mono(),
+        )
+        before, self._before = self._before, now
+        missing: dict[str, str] = {}
+        threads_denied = not self._read_threads(stat)
+        if threads_denied:
+            missing |= dict.fromkeys(("main_thread_pct", "top_threads"), NEEDS_RIGHTS)
+        if before is None:
+            missing |= {name: NEEDS_TWO_POLLS for name in _RATES if name not in missing}
+        main = self._threads.get(self._pid)
+        cpu, voluntary, involuntary = _rates(before, now)
+        return ProcessLoad(
+            pid=self._pid,
+            role=wanted.role,
+            state=stat.state,
+            cpu_pct=None if cpu is None else 100.0 * cpu / TICKS_PER_S,
+            rss_bytes=_kib(status.get("VmRSS")) if "VmRSS" in status else stat.rss_pages * PAGE_BYTES,
+            swap_bytes=_kib(status.get("VmSwap")),
+            threads=stat.threads,
+            top_threads=self._top(),
+            main_thread_pct=main.pct if main else None,
+            ctx_voluntary_per_s=voluntary,
+            ctx_involuntary_per_s=involuntary,
+            missing=missing,
+        )
+
+    def _read_threads(self, stat: Stat) -> bool:
+        """Reads all threads or the hottest ones; false if they may not be read."""
+        # The second reading gives the first shares, so it is a full one too.
+        full = self._polls == 1 or self._polls % FULL_EVERY == 0 or len(self._threads) <= HOTTEST
+        self._polls += 1
+        try:
+            tids = [int(name) for name in self._proc.names(f"{self._pid}/task")] if full else self._hottest()
+        except OSError:
+            self._threads.clear()
+            return False
+        if full:
+            self._threads = {tid: thread for tid, thread in self._threads.items() if tid in set(tids)}
+        for tid in tids:
+            try:
+                now = self._proc.thread_stat(self._pid, tid)
+            except (OSError, ValueError):
+                self._threads.pop(tid, None)
+                continue
+            at_s = self._clock.mono()
+            known = self._threads.get(tid)
+            if known is None:
+                self._threads[tid] = _Thread(now.cpu_ticks, at_s, now.comm)
+            elif at_s > known.at_s:
+                ticks = max(0, now.cpu_ticks - known.ticks)
+                known.pct = 100.0 * ticks / TICKS_PER_S / (at_s - known.at_s)
+                known.ticks, known.at_s, known.name = now.cpu_ticks, at_s, now.comm
+        return True
+
+    def _hottest(self) -> list[int]:
+        def heat(tid: int) -> float:
+            share = self._threads[tid].pct
+            return math.inf if share is None else share  # a new thread may well be the hottest
+
+        hottest = nlargest(HOTTEST, self._threads, key=heat)
+        return list(dict.fromkeys((self._pid, *hottest)))
+
+    def _top(self) -> tuple[ThreadLoad, ...]:
+        busy = [ThreadLoad(tid, t.name, t.pct) for tid, t in self._threads.items() if t.pct is not None]
+        return tuple(nlargest(TOP, busy, key=lambda thread: thread.cpu_pct))
+
+
+_ALL = ("state", "rss_bytes", "swap_bytes", "threads", *_RATES)
+
+
+def _rates(before: _Before | None, now: _Before) -> tuple[float | None, float | None, float | None]:
+    """CPU ticks, voluntary and involuntary switches per second; None without a reading before."""
+    if before is None or now.at_s <= before.at_s:
+        return None, None, None
+    seconds = now.at_s - before.at_s
+    switches = [
+        None if old is None or new is None else max(0, new - old) / seconds
+        for old, new in ((before.voluntary, now.voluntary), (before.involuntary, now.involuntary))
+    ]
+    return max(0, now.cpu_ticks - before.cpu_ticks) / seconds, switches[0], switches[1]
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _kib(text: str | None) -> int | None:
+    """ "1234 kB" in bytes."""
+    number = _int(text.partition(" ")[0]) if text else None
+    return None if number is None else number * 1024

@@ -1,0 +1,307 @@
+"""GET over HTTP(S), kept alive, bounded in time and size, every failure one clear sentence.
+
+One connection of urllib3 is driven directly: no pool and no retries, because a poll has one
+deadline for everything, and no proxies from the environment, because an engine is near. Credentials go to
+the address that was asked for and nowhere else.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.response import BaseHTTPResponse
+
+from gputop_llm import __version__
+from gputop_llm.errors import SourceError, UsageError
+from gputop_llm.printable import printable
+from gputop_llm.redact import public_url
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""The largest page that is read. vLLM's has 50 KB; what is larger by hundreds is no engine's."""
+
+_MAX_HOPS = 3
+_CHUNK = 65_536
+_REDIRECTS = {301, 302, 303, 307, 308}
+_KEPT_IN_PATHS = "/?%:@!$&'()*+,;=~[]"
+_GIVE_KEY = "give its API key in GPUTOP_LLM_API_KEY or in a file named by --api-key-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A 2xx answer; `url` is where it was found after redirects."""
+
+    body: bytes
+    content_type: str
+    url: str
+
+
+class HttpReader:
+    """Reads pages of one server over one kept-alive connection; not for several threads, `abort` aside.
+
+    Args:
+        api_key: sent as a Bearer token.
+        ca_file: PEM file with the only authorities to trust; the system's by default.
+
+    Raises:
+        UsageError: the key or the CA file can't be used.
+    """
+
+    def __init__(self, *, api_key: str | None = None, ca_file: str | None = None) -> None:
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip()):
+            raise UsageError("cannot use the API key", "it has characters that no header may hold")
+        self._api_key = api_key
+        self._tls = None if ca_file is None else _tls_context(ca_file)
+        self._connection: HTTPConnection | None = None
+        self._origin: tuple[str, str, int] | None = None
+        # Held apart from the connection, which forgets its socket when the server wants to close.
+        self._socket: socket.socket | None = None
+        self._given_up = False
+        self._awaited = ""
+
+    def get(self, url: str, deadline_s: float) -> Answer:
+        """The page at `url`, all of it within `deadline_s` seconds, redirects included.
+
+        Raises:
+            SourceError: there is none, or not in time.
+        """
+        self._given_up = False
+        self._awaited = "connection"
+        began = time.monotonic()
+        # Timeouts of a socket are per read: a server that drips a byte a second never meets them.
+        watchdog = threading.Timer(deadline_s, self.abort)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            return self._follow(url, began + deadline_s)
+        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
+            late = self._given_up or time.monotonic() - began >= deadline_s
+            failure = self._failure(url, *(self._late(deadline_s) if late else _reason(error, self._awaited)))
+            self.close()
+            raise failure from error
+        except SourceError:
+            self.close()
+            raise
+        finally:
+            watchdog.cancel()
+
+    def abort(self) -> None:
+        """Ends a `get` that is under way in another thread."""
+        self._given_up = True
+        _shut(self._socket)
+        # During the TLS handshake the connection alone has it.
+        _shut(getattr(self._connection, "sock", None))
+
+    def close(self) -> None:
+        """Closes the connection; the next `get` opens another."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._socket = self._origin = None
+
+    def _follow(self, start: str, deadline: float) -> Answer:
+        target = start
+        for _ in range(_MAX_HOPS + 1):
+            response, body = self._ask(target, deadline, self._carries_key(start, target))
+            if response.status not in _REDIRECTS:
+                return Answer(body, response.headers.get("Content-Type", ""), target)
+            target = self._next_hop(start, target, response.headers.get("Location"))
+        raise self._failure(start, f"it redirects more than {_MAX_HOPS} times")
+
+    def _next_hop(self, start: str, here: str, location: str | None) -> str:
+        if not location:
+            raise self._failure(start, "it redirects to nowhere")
+        try:
+            target = urljoin(here, location)
+            parts = split_http(target)
+        except ValueError:
+            raise self._failure(start, "it redirects to an address that is not HTTP") from None
+        if self._api_key is not None and not self._carries_key(start, target):
+            raise self._failure(
+                start,
+                f"it redirects to another server ({self.clean(parts.netloc.rpartition('@')[2])}), "
+                "which is not given the API key",
+                "give the engine's own address",
+            )
+        return urlunsplit(parts._replace(fragment=""))
+
+    def _carries_key(self, start: str, target: str) -> bool:
+        """True where the key may go: the same origin, or the same host with TLS instead of without."""
+        if self._api_key is None:
+            return False
+        asked, given = _origin(urlsplit(start)), _origin(urlsplit(target))
+        return asked == given or (asked[0] == "http" and given[0] == "https" and asked[1] == given[1])
+
+    def _ask(self, url: str, deadline: float, with_key: bool) -> tuple[BaseHTTPResponse, bytes]:
+        parts = urlsplit(url)
+        connection, reused = self._connect(parts, deadline)
+        try:
+            return self._exchange(connection, url, parts, deadline, with_key)
+        except (ConnectionError, http.client.RemoteDisconnected):
+            # Servers close idle connections whenever they like; a GET may be asked again.
+            if not reused or self._given_up:
+                raise
+        self.close()
+        connection, _ = self._connect(parts, deadline)
+        return self._exchange(connection, url, parts, deadline, with_key)
+
+    def _connect(self, parts: SplitResult, deadline: float) -> tuple[HTTPConnection, bool]:
+        scheme, host, port = origin = _origin(parts)
+        connection = self._connection
+        if connection is not None and origin == self._origin and connection.is_connected:
+            connection.timeout = _remaining(deadline)
+            return connection, True
+        self.close()
+        timeout = _remaining(deadline)
+        if scheme == "https":
+            if self._tls is None:
+                self._tls = _tls_context(None)
+            connection = HTTPSConnection(host, port, timeout=timeout, ssl_context=self._tls)
+        else:
+            connection = HTTPConnection(host, port, timeout=timeout)
+        self._connection, self._origin = connection, origin
+        self._awaited = "connection"
+        connection.connect()
+        self._socket = connection.sock
+        return connection, False
+
+    def _exchange(
+        self, connection: HTTPConnection, url: str, parts: SplitResult, deadline: float, with_key: bool
+    ) -> tuple[BaseHTTPResponse, bytes]:
+        headers = {
+            "User-Agent": f"gputop-llm/{__version__}",
+            "Accept": "text/plain, */*;q=0.5",
+            # Compressing costs time on the engine's event loop; what comes compressed anyhow is unpacked.
+            "Accept-Encoding": "identity",
+        }
+        self._awaited = "answer"
+        if with_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        path = quote(urlunsplit(("", "", parts.path or "/", parts.query, "")), safe=_KEPT_IN_PATHS)
+        connection.request("GET", path, headers=headers, preload_content=False, decode_content=True)
+        connection.timeout = _remaining(deadline)
+        response = connection.getresponse()
+        if response.status not in _REDIRECTS and not 200 <= response.status < 300:
+            raise self._failure(url, *self._refusal(response.status))
+        self._awaited = "complete answer"
+        body = bytearray()
+        while chunk := response.read(_CHUNK):
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise self._failure(
+                    url, f"the page is larger than {MAX_BODY_BYTES // 2**20} MiB and is not read further"
+                )
+        if self._given_up:
+            # A socket that was shut reads like one that ended.
+            raise TimeoutError
+        return response, bytes(body)
+
+    def _refusal(self, status: int) -> tuple[str, str]:
+        if status == HTTPStatus.UNAUTHORIZED:
+            if self._api_key is None:
+                return "it needs authorisation (401)", _GIVE_KEY
+            return "it does not accept the API key (401)", "check the key"
+        if status == HTTPStatus.FORBIDDEN:
+            return "it refuses to answer (403)", _GIVE_KEY if self._api_key is None else "check the key's rights"
+        if status == HTTPStatus.NOT_FOUND:
+            return "there is no such page (404)", "check the address, and the server's --root-path"
+        try:
+            phrase = HTTPStatus(status).phrase
+        except ValueError:
+            phrase = "unknown status"
+        kind = "the server failed" if status >= 500 else "it answers"
+        return f"{kind} ({status} {phrase})", "see the server's own log" if status >= 500 else ""
+
+    def _late(self, deadline_s: float) -> tuple[str, str]:
+        why = f"no {self._awaited} within {deadline_s:g} s"
+        if self._awaited == "connection":
+            tls = self._origin is not None and self._origin[0] == "https"
+            return why, f"is the host up, and does {'the port speak TLS' if tls else 'a firewall let this pass'}?"
+        return why, "the server may be overloaded or hung"
+
+    def _failure(self, url: str, why: str, todo: str = "") -> SourceError:
+        return SourceError(f"cannot read {self.clean(public_url(url))}", why, todo)
+
+    def clean(self, text: str) -> str:
+        """Text from outside without control characters, and without the key, should it be sent back."""
+        if self._api_key:
+            text = text.replace(self._api_key, "…")
+        return printable(text)
+
+
+def split_http(url: str) -> SplitResult:
+    """The parts of an http(s) URL.
+
+    Raises:
+        ValueError: it is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("not an HTTP URL")
+    return parts
+
+
+def _origin(parts: SplitResult) -> tuple[str, str, int]:
+    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _remaining(deadline: float) -> float:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
+        raise TimeoutError
+    return remaining
+
+
+def _shut(sock: socket.socket | None) -> None:
+    if sock is None:
+        return
+    # It may be closed already. SSLSocket's own method would take the TLS state from under the reading thread.
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        why = "it holds no certificate" if isinstance(error, ssl.SSLError) else str(error.strerror)
+        raise UsageError(f"cannot use the CA file {ca_file}", why) from error
+
+
+def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
+    """Why there is no answer, and what to do about it; `awaited` is what should have come next."""
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+
+    def among(*kinds: type[BaseException]) -> BaseException | None:
+        return next((one for one in chain if isinstance(one, kinds)), None)
+
+    if isinstance(found := among(ssl.SSLCertVerificationError), ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({found.verify_message})", "name its authority with --ca-file"
+    if isinstance(found := among(ssl.SSLError), ssl.SSLError):
+        if found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+            return "the port does not speak TLS", "try http://"
+        return f"TLS failed ({(found.reason or 'protocol error').replace('_', ' ').lower()})", ""
+    if among(socket.gaierror, urllib3.exceptions.LocationParseError):
+        return "the host's name is not known", "check the address"
+    if among(ConnectionRefusedError):
+        return "nothing listens there (connection refused)", "is the engine up, and is this its port?"
+    if among(http.client.RemoteDisconnected) or (awaited == "answer" and among(ConnectionError)):
+        return "the server closed the connection without an answer", "is the engine up, and is this http or https?"
+    if among(urllib3.exceptions.DecodeError):
+        return "the answer's compression is broken", ""
+    if among(http.client.IncompleteRead, urllib3.exceptions.ProtocolError, ConnectionError):
+        return "the answer broke off", "is the engine still up?"
+    if among(http.client.HTTPException):
+        return "the answer is not HTTP", "is this an engine's port, and is it http or https?"
+    reason = next((one.strerror for one in chain if isinstance(one, OSError) and one.strerror), None)
+    return (reason or type(error).__name__).lower(), ""

@@ -1,0 +1,343 @@
+"""The Textual app: takes frames from the session, shows them on the screen on top, obeys commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import ClassVar, cast
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from gputop_llm.config import Config
+from gputop_llm.errors import GputopError
+from gputop_llm.model import Frame
+from gputop_llm.session import Session
+from gputop_llm.tui import terminal
+from gputop_llm.tui.commands import COMMANDS, step_period
+from gputop_llm.tui.messages import FrameReady
+from gputop_llm.tui.panels.common import engines_of
+from gputop_llm.tui.panels.frame_edges import State
+from gputop_llm.tui.screens.base import MonitorScreen, View
+from gputop_llm.tui.screens.overview import Overview
+from gputop_llm.tui.skin import Skin
+from gputop_llm.tui.trails import Trails
+from gputop_llm.units import seconds
+
+TTY_CHECK_S = 2.0
+MESSAGE_S = 6.0
+# How long leaving may wait for the sources to let go.
+STOP_WAIT_S = 0.4
+HANGUP_EXIT = 128 + signal.SIGHUP
+
+
+def _gpus() -> Screen[None]:
+    from gputop_llm.tui.screens.gpus import GpusScreen
+
+    return GpusScreen()
+
+
+def _engine() -> Screen[None]:
+    from gputop_llm.tui.screens.engine import EngineScreen
+
+    return EngineScreen()
+
+
+def _processes() -> Screen[None]:
+    from gputop_llm.tui.screens.processes import ProcessesScreen
+
+    return ProcessesScreen()
+
+
+def _targets() -> Screen[None]:
+    from gputop_llm.tui.screens.targets import TargetsScreen
+
+    return TargetsScreen()
+
+
+def _help() -> Screen[None]:
+    from gputop_llm.tui.screens.help import HelpScreen
+
+    return HelpScreen()
+
+
+def _palette() -> Screen[None]:
+    from gputop_llm.tui.screens.palette import PaletteScreen
+
+    return PaletteScreen()
+
+
+class MonitorApp(App[int], inherit_bindings=False):
+    """Shows what a session sees.
+
+    Args:
+        session: watched, started when the app is up; stopped by whoever runs the app.
+        config: what the user asked for.
+        term: what the terminal can show.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    ESCAPE_TO_MINIMIZE = False
+    AUTO_FOCUS = None
+    CSS = "Screen { scrollbar-size: 0 0; }"
+    # Imported when first opened: start-up draws the overview only.
+    SCREENS: ClassVar[dict[str, Callable[[], Screen[None]]]] = {
+        "gpus": _gpus,
+        "engine": _engine,
+        "processes": _processes,
+        "targets": _targets,
+        "help": _help,
+        "palette": _palette,
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in COMMANDS),
+        Binding("escape", "back", "back", show=False),
+    ]
+
+    def __init__(self, session: Session, config: Config, term: terminal.Terminal) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self.session = session
+        self.config = config
+        self.skin = Skin(term.colours, term.ascii_only)
+        self.selected_gpu: int | None = None
+        self._trails = Trails(session.history)
+        self._paused: Frame | None = None
+        self._shown: Frame | None = None
+        self._message: str | None = None
+        self._picker_offered = False
+        self.view = View(None, self._trails, self._state())
+
+    # -- life ------------------------------------------------------------------
+
+    def get_default_screen(self) -> Screen[None]:
+        return Overview()
+
+    def on_mount(self) -> None:
+        if not self.is_headless:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                loop.add_signal_handler(number, self.leave, 128 + number)
+            self.set_interval(TTY_CHECK_S, self._check_terminal)
+        self.session.start(self._frame_came)
+
+    def _frame_came(self, _frame: Frame) -> None:
+        """Called from the session's thread."""
+        self.post_message(FrameReady())
+
+    def leave(self, code: int) -> None:
+        """Ends the program, also when the terminal is gone and can't be written to any more."""
+        if code == HANGUP_EXIT:
+            threading.Thread(target=_end_soon, args=(self.session, code), daemon=True).start()
+        self.exit(code)
+
+    def _check_terminal(self) -> None:
+        if not terminal.still_there():
+            self.leave(HANGUP_EXIT)
+        elif self._stalled_s() is not None:
+            self._refresh_view()
+
+    # -- frames ----------------------------------------------------------------
+
+    def on_frame_ready(self) -> None:
+        self._refresh_view()
+
+    def _refresh_view(self) -> None:
+        newest = self.session.latest
+        frame = self._paused or newest
+        if frame is not None:
+            self._trails.at(frame, newest)
+        self._shown = frame
+        self.view = View(frame, self._trails, self._state(), self.session.events)
+        screen = self.screen
+        if isinstance(screen, MonitorScreen):
+            if self._paused is None:
+                screen.show(self.view)
+            else:
+                screen.show_edges(self.view)
+        self._offer_targets(frame)
+
+    def _offer_targets(self, frame: Frame | None) -> None:
+        """Several engines and none chosen: asks once."""
+        if self._picker_offered or frame is None or frame.targets.value is None:
+            return
+        if frame.focus is not None:
+            self._picker_offered = True
+        elif len([t for t in engines_of(frame) if t.attachable is None]) > 1:
+            self._picker_offered = True
+            self.run_command("targets")
+
+    def _state(self) -> State:
+        paused_s = None if self._paused is None else max(0.0, self.session.clock.wall() - self._paused.at_s)
+        return State(
+            screen="",
+            period_s=self.session.period_s,
+            paused_s=paused_s,
+            stalled_s=self._stalled_s(),
+            simulated=self._shown.simulated if self._shown else None,
+            message=self._message,
+        )
+
+    def _stalled_s(self) -> float | None:
+        """How long no frame has come, when that is longer than it should be."""
+        newest = self.session.latest
+        if newest is None:
+            return None
+        age_s = self.session.clock.mono() - newest.mono_s
+        return age_s if age_s > max(3.0, 3 * self.session.period_s) else None
+
+    # -- commands --------------------------------------------------------------
+
+    def action_run(self, name: str) -> None:
+        self.run_command(name)
+
+    def action_back(self) -> None:
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def run_command(self, name: str) -> None:
+        """Does what the command says; a failure is told on the status line."""
+        try:
+            getattr(self, f"do_{name}")()
+        except GputopError as failure:
+            self.say(f"▲ {failure.sentence()}")
+
+    def say(self, message: str) -> None:
+        """Shows a sentence on the status line for a while."""
+        self._message = message
+        self.set_timer(MESSAGE_S, lambda: self._unsay(message))
+        self._refresh_view()
+
+    def _unsay(self, message: str) -> None:
+        if self._message == message:
+            self._message = None
+            self._refresh_view()
+
+    def follow_key(self, key: str) -> None:
+        """Goes where a clicked row leads."""
+        kind, _, rest = key.partition(":")
+        if kind == "gpu":
+            self.selected_gpu = int(rest)
+            self._open("gpus")
+        elif kind == "engine":
+            self._open("engine")
+        elif kind == "target":
+            self.attach(rest)
+
+    def attach(self, key: str) -> None:
+        """Watches that target from now on, and shows the overview."""
+        found = self.session.latest.targets.value if self.session.latest else None
+        target = next((t for t in found.targets if t.key == key), None) if found else None
+        if target is None:
+            self.say("it is gone")
+        elif target.attachable is not None:
+            self.say(f"▲ can't watch it: {target.attachable}")
+        else:
+            self._paused = None
+            self._picker_offered = True
+            self.session.attach(key)
+            self._open("overview")
+
+    def _open(self, name: str) -> None:
+        while len(self.screen_stack) > (1 if name == "overview" else 2):
+            self.pop_screen()
+        if name == "overview" or self.SCREENS.get(name) is None:
+            return
+        current = self.screen
+        if isinstance(current, MonitorScreen) and current.command == name:
+            return
+        if len(self.screen_stack) > 1:
+            self.switch_screen(name)
+        else:
+            self.push_screen(name)
+
+    def _toggle_overlay(self, name: str) -> None:
+        current = cast(MonitorScreen, self.screen)
+        if current.command == name:
+            self.pop_screen()
+            return
+        if current.command in ("targets", "help", "palette"):
+            self.pop_screen()
+        self.push_screen(name)
+
+    def do_overview(self) -> None:
+        self._open("overview")
+
+    def do_gpus(self) -> None:
+        self._open("gpus")
+
+    def do_engine(self) -> None:
+        self._open("engine")
+
+    def do_processes(self) -> None:
+        self._open("processes")
+
+    def do_targets(self) -> None:
+        self._toggle_overlay("targets")
+
+    def do_help(self) -> None:
+        self._toggle_overlay("help")
+
+    def do_palette(self) -> None:
+        self._toggle_overlay("palette")
+
+    def do_pause(self) -> None:
+        self._paused = None if self._paused is not None else self.session.latest
+        self._refresh_view()
+
+    def do_faster(self) -> None:
+        self._set_period(step_period(self.session.period_s, faster=True))
+
+    def do_slower(self) -> None:
+        self._set_period(step_period(self.session.period_s, faster=False))
+
+    def _set_period(self, period_s: float) -> None:
+        self.session.set_period(period_s)
+        self.say(f"looking every {seconds(period_s)}")
+
+    def do_export_text(self) -> None:
+        from gputop_llm.tui.export import save
+
+        screen = cast(MonitorScreen, self.screen)
+        self.say(f"saved {save(screen.text(), 'txt', self.session.clock.wall())}")
+
+    def do_export_svg(self) -> None:
+        from gputop_llm.tui.export import save
+
+        picture = self.export_screenshot(title="gputop-llm")
+        self.say(f"saved {save(picture, 'svg', self.session.clock.wall())}")
+
+    def do_suspend(self) -> None:
+        self.action_suspend_process()
+
+    def do_quit(self) -> None:
+        self.exit(0)
+
+
+def _end_soon(session: Session, code: int) -> None:
+    """A lost terminal may block the writer for ever: leaves anyway."""
+    stopper = threading.Thread(target=session.stop, daemon=True)
+    stopper.start()
+    stopper.join(STOP_WAIT_S)
+    os._exit(code)
+
+
+def run(session: Session, config: Config) -> int:
+    """Runs the full-screen display until the user leaves; returns the exit code.
+
+    Raises:
+        UsageError: standard input, output and error are not all a terminal that can place the cursor.
+    """
+    app = MonitorApp(session, config, terminal.check(os.environ, config))
+    try:
+        code = app.run()
+    finally:
+        stopper = threading.Thread(target=session.stop, daemon=True)
+        stopper.start()
+        stopper.join(STOP_WAIT_S)
+    return code if code is not None else app.return_code or 0

@@ -1,0 +1,46 @@
+"""Saves a screen to a file: in the current folder, or in the program's own where that can't be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from gputop_llm.errors import GputopError
+from gputop_llm.paths import log_file
+
+
+def save(content: str, suffix: str, wall_s: float) -> Path:
+    """Writes `content` whole or not at all, and returns where: `gputop-llm-<UTC time>.<suffix>`.
+
+    Raises:
+        GputopError: neither folder can be written.
+    """
+    name = f"gputop-llm-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(wall_s))}"
+    reasons = []
+    for folder in (Path.cwd(), log_file().parent):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _write(folder, name, suffix, content)
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror or error}")
+    raise GputopError("cannot save the screen", "; ".join(reasons))
+
+
+def _write(folder: Path, name: str, suffix: str, content: str) -> Path:
+    handle, draft = tempfile.mkstemp(prefix=".gputop-llm-", dir=folder)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        for count in range(1, 1000):
+            path = folder / (f"{name}.{suffix}" if count == 1 else f"{name}-{count}.{suffix}")
+            try:
+                # Unlike a rename, a link never replaces a file that is there.
+                os.link(draft, path)
+            except FileExistsError:
+                continue
+            return path
+        raise OSError(f"too many files called {name}")
+    finally:
+        os.unlink(draft)

@@ -1,0 +1,1 @@
+"""What the screens say: pure functions from a frame and its history to lines."""

@@ -1,0 +1,119 @@
+"""Words and cells that several panels share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from gputop_llm.model import Frame, Latency, Part, Quantile, Target
+from gputop_llm.printable import printable
+from gputop_llm.tui.draw import Line, Run, pad
+from gputop_llm.units import DASH, number, seconds
+
+T = TypeVar("T")
+
+_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "TGI", "trtllm": "TensorRT-LLM", "llamacpp": "llama.cpp"}
+
+LATENCY_NAMES = {
+    "ttft": "TTFT",
+    "itl": "ITL",
+    "tpot": "TPOT",
+    "queue": "queue",
+    "prefill": "prefill",
+    "decode": "decode",
+    "e2e": "e2e",
+}
+
+
+def engine_name(engine: str) -> str:
+    """The engine's name as its makers write it."""
+    return _ENGINE_NAMES.get(engine, printable(engine))
+
+
+def target_name(target: Target) -> str:
+    """An engine by name and model, a CUDA process by its command line."""
+    if target.engine == "cuda":
+        return printable(" ".join(target.argv)) or (target.processes[0].title if target.processes else "CUDA process")
+    return f"{engine_name(target.engine)} {printable(target.model or '')}".rstrip()
+
+
+def spaced(name: str) -> str:
+    """A field's name as words."""
+    return name.replace("_", " ")
+
+
+def value_role(value: object) -> str:
+    """Unknown values step back."""
+    return "dim" if value is None else ""
+
+
+def small_pct(value: float | None) -> str:
+    """A percentage with a decimal below 10: "0.4 %", "45 %"."""
+    if value is None:
+        return DASH
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def part_state(part: Part[T], period_s: float) -> Line:
+    """How fresh a source is: silent when all is well, else the reason and the age of what is shown."""
+    if part.error is not None:
+        age = f"values {seconds(part.age_s)} old: " if part.age_s is not None else ""
+        return [("▲ ", "warn"), (f"{age}{printable(part.error)}", "warn")]
+    if part.period_s is not None and part.period_s > period_s * 1.01:
+        return [(f"slow: asked every {seconds(part.period_s)}", "dim")]
+    return []
+
+
+def quantile_text(quantile: Quantile | None, width: int) -> str:
+    """A quantile as honestly as `width` allows: its value, else its bucket, else its upper bound."""
+    if quantile is None:
+        return DASH
+    if quantile.value is not None:
+        return seconds(quantile.value)
+    if quantile.high is None:
+        return f">{seconds(quantile.low)}"
+    below = f"≤{seconds(quantile.high)}"
+    if quantile.low <= 0:
+        return below
+    low, low_unit = _split(seconds(quantile.low))
+    high, high_unit = _split(seconds(quantile.high))
+    both = f"{low}–{high} {high_unit}" if low_unit == high_unit else f"{low} {low_unit}–{high} {high_unit}"
+    for text in (both, both.replace(" ", "")):
+        if len(text) <= width:
+            return text
+    return below
+
+
+def _split(text: str) -> tuple[str, str]:
+    number_text, _, unit = text.partition(" ")
+    if "." in number_text:
+        number_text = number_text.rstrip("0").rstrip(".")
+    return number_text, unit
+
+
+def count_text(latency: Latency | None) -> str:
+    """How many observations a latency rests on."""
+    return DASH if latency is None else number(latency.count)
+
+
+def cells_row(texts: Sequence[tuple[str, int, str]]) -> Line:
+    """Right-aligned cells: (text, width, role) each."""
+    return [(pad(text, width, right=True), role) for text, width, role in texts]
+
+
+def labelled(label: str, text: str, role: str = "") -> list[Run]:
+    """ "label text", the label in the background."""
+    return [(f"{label} ", "dim"), (text, role or ("dim" if text == DASH else ""))]
+
+
+def clock_text(wall_s: float) -> str:
+    """Local time of day."""
+    import time
+
+    return time.strftime("%H:%M:%S", time.localtime(wall_s))
+
+
+def engines_of(frame: Frame) -> tuple[Target, ...]:
+    """All targets that are engines."""
+    found = frame.targets.value
+    return tuple(t for t in found.targets if t.engine != "cuda") if found else ()

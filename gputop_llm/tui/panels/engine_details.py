@@ -1,0 +1,254 @@
+"""Everything that an engine says of itself: totals beside DP ranks and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gputop_llm.model import EngineFrame, EngineLive, EngineReading, Frame
+from gputop_llm.printable import printable
+from gputop_llm.tui.draw import Line, fit, pad, rule, wrapped
+from gputop_llm.tui.panels.common import (
+    LATENCY_NAMES,
+    clock_text,
+    count_text,
+    engine_name,
+    quantile_text,
+    small_pct,
+    spaced,
+)
+from gputop_llm.tui.panels.gpu_details import reasons_text
+from gputop_llm.units import DASH, number, pct, seconds, uptime
+
+LABEL = 26
+COLUMN = 13
+
+FIELDS: tuple[tuple[str, str, Callable[[EngineLive], str]], ...] = (
+    ("running", "requests running", lambda e: number(e.running)),
+    ("waiting", "requests waiting", lambda e: number(e.waiting)),
+    ("kv_usage_pct", "KV cache used", lambda e: small_pct(e.kv_usage_pct)),
+    ("requests_per_s", "requests finished /s", lambda e: number(e.requests_per_s)),
+    ("generation_tokens_per_s", "generated tokens /s", lambda e: number(e.generation_tokens_per_s)),
+    ("prompt_tokens_per_s", "prompt tokens /s", lambda e: number(e.prompt_tokens_per_s)),
+    ("prompt_computed_tokens_per_s", "  of them computed /s", lambda e: number(e.prompt_computed_tokens_per_s)),
+    ("prompt_cached_tokens_per_s", "  of them from cache /s", lambda e: number(e.prompt_cached_tokens_per_s)),
+    ("prefix_hit_pct", "prefix cache hits, now", lambda e: pct(e.prefix_hit_pct)),
+    ("prefix_hit_lifetime_pct", "prefix cache hits, ever", lambda e: pct(e.prefix_hit_lifetime_pct)),
+    ("steps_per_s", "engine steps /s", lambda e: number(e.steps_per_s)),
+    ("tokens_per_step", "tokens per step", lambda e: number(e.tokens_per_step)),
+    ("preemptions_per_s", "preemptions /s", lambda e: number(e.preemptions_per_s)),
+    ("mean_prompt_tokens", "mean prompt, tokens", lambda e: number(e.mean_prompt_tokens)),
+    ("mean_generation_tokens", "mean answer, tokens", lambda e: number(e.mean_generation_tokens)),
+    ("window_s", "window", lambda e: seconds(e.window_s)),
+)
+LATENCIES = ("ttft", "itl", "tpot", "queue", "prefill", "decode", "e2e")
+
+
+def engine_details(frame: Frame, width: int) -> list[Line]:
+    """The whole page of the attached engine's endpoint."""
+    engine = frame.focused_engine
+    if engine is None:
+        return wrapped("no engine is attached, or it has no address that answers: t shows what there is", width, "dim")
+    lines = _identity(frame, engine, width)
+    if engine.window is None:
+        return lines
+    columns = _columns(engine)
+    lines += _load(columns, width)
+    lines += _latencies(columns, width)
+    lines += _spec(columns, width)
+    reading = engine.scrape.value
+    if reading is not None:
+        lines += _lora(reading, width) + _cache_config(reading, width) + _notes(reading, width)
+    lines += _missing(engine, width)
+    return lines
+
+
+def _columns(engine: EngineFrame) -> list[tuple[str, EngineLive]]:
+    window = engine.window
+    if window is None:
+        return []
+    columns = [("all", window.total)]
+    if len(window.ranks) > 1:
+        columns += [(f"DP{printable(r.rank or '?')}", r) for r in window.ranks]
+    if len(window.models) > 1:
+        columns += [(printable(m.model or "?"), m) for m in window.models]
+    return columns
+
+
+def _section(title: str, width: int) -> Line:
+    return rule([(title, "title")], width)
+
+
+def _pair(label: str, text: str, width: int) -> list[Line]:
+    head = pad(label, LABEL)
+    rows = wrapped(text, max(width - LABEL, 10)) or [[("", "")]]
+    return [[(head if at == 0 else " " * LABEL, "dim"), *row] for at, row in enumerate(rows)]
+
+
+def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
+    reading, scrape = engine.scrape.value, engine.scrape
+    target = frame.focused
+    lines = [_section("Endpoint", width)]
+    lines += _pair("address", printable(engine.url), width)
+    if scrape.error is not None:
+        lines += [
+            [(pad("error", LABEL), "dim"), *row]
+            for row in wrapped(f"▲ {printable(scrape.error)}", width - LABEL, "warn")
+        ]
+    age, took = seconds(scrape.age_s), seconds(scrape.took_s)
+    lines += _pair("last good answer", f"{age} ago, took {took}, asked every {seconds(scrape.period_s)}", width)
+    if reading is None:
+        return lines
+    if reading.problem is not None:
+        lines += [
+            [(pad("problem", LABEL), "dim"), *row]
+            for row in wrapped(f"▲ {printable(reading.problem)}", width - LABEL, "warn")
+        ]
+    version = reading.version or (target.version if target else None)
+    lines += _pair("engine", f"{engine_name(reading.engine)} {printable(version or '(version unknown)')}", width)
+    models = sorted({s.model for s in reading.series if s.model is not None})
+    lines += _pair("models", ", ".join(printable(m) for m in models) or DASH, width)
+    ranks = sorted({s.rank for s in reading.series if s.rank is not None})
+    lines += _pair("engine ranks", ", ".join(printable(r) for r in ranks) or DASH, width)
+    if reading.started_s is not None:
+        up = uptime(frame.at_s - reading.started_s)
+        lines += _pair("counters began", f"{clock_text(reading.started_s)}, {up} ago", width)
+    lines += _pair("sleep state", printable(spaced(reading.sleeping)) if reading.sleeping else DASH, width)
+    return lines
+
+
+def _blocks(columns: list[tuple[str, EngineLive]], width: int) -> Iterable[list[tuple[str, EngineLive]]]:
+    """The columns in as many blocks as the width asks for; the total leads each."""
+    each = max(1, (width - LABEL) // COLUMN - 1)
+    first, rest = columns[0], columns[1:]
+    if not rest:
+        yield [first]
+    for at in range(0, len(rest), each):
+        yield [first, *rest[at : at + each]]
+
+
+def _heads(columns: list[tuple[str, EngineLive]], title: str, width: int) -> Line:
+    cells = [(pad(name, COLUMN - 1, right=True), "title") for name, _ in columns]
+    line: Line = [(pad(title, LABEL), "title")]
+    for cell in cells:
+        line += [(" ", ""), cell]
+    return fit(line, width)
+
+
+def _load(columns: list[tuple[str, EngineLive]], width: int) -> list[Line]:
+    lines = [_section("Load", width)]
+    reasons = sorted({k for _, live in columns for k in live.waiting_by_reason})
+    finished = sorted({k for _, live in columns for k in live.finished_per_s})
+    for block in _blocks(columns, width):
+        if len(block) > 1:
+            lines.append(_heads(block, "", width))
+        for name, label, text in FIELDS:
+            cells = [text(live) + ("?" if name in live.doubtful else "") for _, live in block]
+            lines.append(_cells(label, cells, width))
+            if name == "waiting":
+                for reason in reasons:
+                    cells = [number(live.waiting_by_reason.get(reason)) for _, live in block]
+                    lines.append(_cells(f"  because {printable(reason)}", cells, width))
+            if name == "requests_per_s":
+                for reason in finished:
+                    cells = [number(live.finished_per_s.get(reason)) for _, live in block]
+                    lines.append(_cells(f"  with {printable(reason)} /s", cells, width))
+    return lines
+
+
+def _cells(label: str, cells: list[str], width: int) -> Line:
+    line: Line = [(pad(label, LABEL), "dim")]
+    line += [(pad(text, COLUMN, right=True), "dim" if text == DASH else "") for text in cells]
+    return fit(line, width)
+
+
+def _latencies(columns: list[tuple[str, EngineLive]], width: int) -> list[Line]:
+    cell = max(9, min(16, (width - 12 - 8) // 4))
+    lines: list[Line] = []
+    for name, live in columns:
+        if not live.latency:
+            continue
+        title = "Latency" if len(columns) == 1 else f"Latency, {name}"
+        lines.append(_section(title, width))
+        heads = "".join(pad(text, cell, right=True) for text in ("p50", "p95", "p99", "mean"))
+        lines.append(fit([(f"{pad('', 12)}{heads}{pad('n', 8, right=True)}", "dim")], width))
+        extra = sorted(set(live.latency) - set(LATENCIES))
+        for key in (*LATENCIES, *extra):
+            latency = live.latency.get(key)
+            if latency is None and key not in live.missing:
+                continue
+            texts = [DASH] * 4
+            if latency is not None:
+                texts = [quantile_text(q, cell - 1) for q in (latency.p50, latency.p95, latency.p99)]
+                texts.append(seconds(latency.mean_s))
+            line: Line = [(pad(LATENCY_NAMES.get(key, printable(key)), 12), "")]
+            line += [(pad(text, cell, right=True), "dim" if text == DASH else "") for text in texts]
+            line.append((pad(count_text(latency), 8, right=True), "dim"))
+            lines.append(fit(line, width))
+    return lines
+
+
+def _spec(columns: list[tuple[str, EngineLive]], width: int) -> list[Line]:
+    with_spec = [(name, live.spec) for name, live in columns if live.spec is not None]
+    if not with_spec:
+        return []
+    lines = [_section("Speculative decoding", width)]
+    for name, spec in with_spec:
+        lines += _pair(
+            name if len(columns) > 1 else "accepted",
+            f"{pct(spec.acceptance_pct)} of draft tokens, mean length {number(spec.mean_length)}, "
+            f"{number(spec.drafts_per_s)} drafts/s",
+            width,
+        )
+        positions = "  ".join(f"{at}: {p:.0f} %" for at, p in enumerate(spec.by_position_pct))
+        lines += _pair("  accepted at position", positions or DASH, width)
+    return lines
+
+
+def _lora(reading: EngineReading, width: int) -> list[Line]:
+    lora = reading.lora
+    if lora is None:
+        return []
+    lines = [_section("LoRA", width)]
+    for label, names in (("running", lora.running), ("waiting", lora.waiting)):
+        lines += _pair(label, ", ".join(printable(n) for n in names) or "none", width)
+    lines += _pair("adapters at most", DASH if lora.max_adapters is None else str(lora.max_adapters), width)
+    return lines
+
+
+def _cache_config(reading: EngineReading, width: int) -> list[Line]:
+    if not reading.cache_config:
+        return []
+    lines = [_section("Cache configuration", width)]
+    for name, value in sorted(reading.cache_config.items()):
+        lines += _pair(printable(name), printable(value), width)
+    return lines
+
+
+def _notes(reading: EngineReading, width: int) -> list[Line]:
+    texts = [printable(note) for note in reading.notes]
+    if reading.skipped_lines:
+        first = f", the first: {printable(reading.first_skipped)}" if reading.first_skipped else ""
+        texts.append(f"{reading.skipped_lines} lines of the page could not be read{first}")
+    if not texts:
+        return []
+    return [_section("Notes", width), *(line for text in texts for line in wrapped(text, width, "", "  "))]
+
+
+def _missing(engine: EngineFrame, width: int) -> list[Line]:
+    missing: dict[str, str] = {}
+    doubtful: set[str] = set()
+    if engine.scrape.value is not None:
+        missing.update(engine.scrape.value.missing)
+    for _, live in _columns(engine):
+        missing.update(live.missing)
+        doubtful.update(live.doubtful)
+    lines: list[Line] = []
+    if missing:
+        lines += [_section("Not known, and why", width), *reasons_text(missing, width)]
+    if doubtful:
+        names = ", ".join(spaced(name) for name in sorted(doubtful))
+        lines += [
+            _section("Marked with ?", width),
+            *wrapped(f"the engine's own figure may be wrong: {names}", width, "dim"),
+        ]
+    return lines

@@ -1,0 +1,145 @@
+"""The first and the last line of every screen: who is watched, and which keys there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gputop_llm.model import Frame, Target
+from gputop_llm.printable import printable
+from gputop_llm.tui.commands import COMMANDS, Command
+from gputop_llm.tui.draw import Line, Run, fit, joined, width_of
+from gputop_llm.tui.panels.common import clock_text, engine_name, engines_of, labelled
+from gputop_llm.units import DASH, seconds, uptime
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the app itself has to say."""
+
+    screen: str
+    period_s: float
+    paused_s: float | None = None
+    stalled_s: float | None = None
+    simulated: str | None = None
+    message: str | None = None
+    more_below: int = 0
+
+
+def header_line(frame: Frame | None, state: State, width: int) -> Line:
+    """Engine, model, PIDs, GPUs, uptime on the left; period and time of day on the right."""
+    if frame is None:
+        return fit([("gputop-llm", "strong"), (" starting …", "dim")], width)
+    right: Line = [(f"every {seconds(state.period_s)}  ", "dim"), (clock_text(frame.at_s), "")]
+    room = width - width_of(right) - 2
+    left = joined(_identity(frame), room)
+    if not left:
+        left = fit(_identity(frame)[0], room)
+    return [*fit(left, room), ("  ", ""), *right]
+
+
+def _identity(frame: Frame) -> list[list[Run]]:
+    target = frame.focused
+    if target is None:
+        return _nobody(frame)
+    reading = frame.focused_engine.scrape.value if frame.focused_engine else None
+    name = target.engine
+    if name == "unknown" and reading is not None:
+        name = reading.engine
+    version = target.version or (reading.version if reading else None)
+    who: list[Run] = [(engine_name(name) if name != "cuda" else "CUDA process", "strong")]
+    if version:
+        who.append((f" {printable(version)}", ""))
+    parts: list[list[Run]] = [who, [(printable(short_model(target)), "strong")]] if target.model else [who]
+    age_s = None if target.started_s is None else frame.at_s - target.started_s
+    parts += [
+        labelled("pid", DASH if target.root_pid is None else str(target.root_pid)),
+        labelled("GPU", ranges(target.gpus)),
+        labelled("up", uptime(age_s)),
+    ]
+    engines = engines_of(frame)
+    if len(engines) > 1:
+        parts.append([(f"1 of {len(engines)} engines", "dim")])
+    if target.container:
+        parts.append([(printable(target.container), "dim")])
+    if target.user:
+        parts.append([(printable(target.user), "dim")])
+    return parts
+
+
+def _nobody(frame: Frame) -> list[list[Run]]:
+    if frame.focus is not None:
+        return [[("the attached engine has exited", "warn")], [("waiting for it to come back", "dim")]]
+    if frame.targets.value is None:
+        return [[("gputop-llm", "strong")], [("looking for engines", "dim")]]
+    engines = engines_of(frame)
+    others = len(frame.targets.value.targets) - len(engines)
+    if engines:
+        first: list[Run] = [(f"{len(engines)} engines found, none attached", "strong")]
+    else:
+        first = [("no engine found on this node", "strong")]
+    if not others:
+        return [first]
+    return [first, [(f"{others} other CUDA process{'' if others == 1 else 'es'}", "dim")]]
+
+
+def short_model(target: Target) -> str:
+    """The model's name; of a path only the last part."""
+    model = target.model or ""
+    return model.rstrip("/").rsplit("/", 1)[-1] or model if model.startswith("/") else model
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """ "0-3,6" for (0, 1, 2, 3, 6)."""
+    if not numbers:
+        return DASH
+    parts: list[str] = []
+    start = last = numbers[0]
+    for value in (*numbers[1:], None):
+        if value is not None and value == last + 1:
+            last = value
+            continue
+        parts.append(str(start) if start == last else f"{start}-{last}")
+        if value is not None:
+            start = last = value
+    return ",".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLine:
+    """The last line, and which of its cells belong to which command."""
+
+    line: Line
+    zones: tuple[tuple[int, int, str], ...]
+
+
+def status_line(state: State, width: int) -> StatusLine:
+    """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
+    line: Line = []
+    if state.simulated is not None:
+        line += [(f" SIMULATED: {printable(state.simulated)} ", "badge"), (" ", "")]
+    if state.paused_s is not None:
+        line += [(f" PAUSED {seconds(state.paused_s)} ", "badge"), (" ", "")]
+    if state.stalled_s is not None:
+        line += [(f" NO NEW DATA for {seconds(state.stalled_s)} ", "badge"), (" ", "")]
+    if state.message is not None:
+        line.append((printable(state.message), "strong"))
+        return StatusLine(fit(line, width), ())
+    zones: list[tuple[int, int, str]] = []
+    used = width_of(line)
+    tail: Line = [(f" {state.more_below} more lines ↓", "dim")] if state.more_below else []
+    room = width - width_of(tail)
+    for command in sorted((c for c in COMMANDS if c.footer), key=lambda c: c.footer):
+        runs = _key_runs(command, state)
+        size = width_of(runs)
+        if used + size > room:
+            break
+        zones.append((used, used + size, command.name))
+        line += [*runs, ("  ", "")]
+        used += size + 2
+    return StatusLine(fit([*fit(line, room), *tail], width), tuple(zones))
+
+
+def _key_runs(command: Command, state: State) -> list[Run]:
+    here = command.name == state.screen
+    label = "resume" if command.name == "pause" and state.paused_s is not None else command.label
+    return [(command.shown_key, "key"), (f" {label}", "selected" if here else "dim")]

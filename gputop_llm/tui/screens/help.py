@@ -1,0 +1,68 @@
+"""Keys, and what the words on the screens mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputop_llm.tui.commands import COMMANDS
+from gputop_llm.tui.draw import Line, pad, rule, wrapped
+from gputop_llm.tui.screens.base import View
+from gputop_llm.tui.screens.page import PageScreen
+
+KEY_WIDTH = 14
+WORD_WIDTH = 14
+
+MORE_KEYS = (
+    ("↑ ↓ PgUp PgDn", "scroll, or move in a list"),
+    ("← →", "on the GPU screen: another GPU"),
+    ("Enter", "in a list: take the chosen row"),
+    ("Esc", "back"),
+    ("mouse", "a row, a key on the last line, the wheel"),
+)
+WORDS = (
+    ("–", "not known; screens 2 and 3 say why. Unknown is never shown as 0."),
+    ("NVML util", "share of the time in which any kernel ran on the GPU, however small it was"),
+    ("SM active", "share of the chip's SMs that had work; far below NVML util means busy, but not working"),
+    ("tensor", "share of the time in which the tensor pipes were in use"),
+    ("DRAM", "share of the memory bandwidth in use"),
+    ("usual", "the median over the last ten minutes; in the latency table of p95; ▲ or ▼ when p95 is far off it"),
+    ("≤ and –", "the histogram's bucket is too wide for one number: the truth lies inside these bounds"),
+    ("n", "how many requests or tokens a latency rests on, within the window"),
+    ("prompt", "prompt tokens per second that were computed; cached: that came from the prefix cache"),
+    ("steps", "scheduler steps of the engine per second; ? marks a figure that this engine gets wrong at times"),
+    ("of a core", "how busy the process's main thread is: near 100 % it holds the GPU back"),
+    ("inferred", "which GPU a process uses, guessed from open device files because NVML can't see it from here"),
+)
+
+
+class HelpScreen(PageScreen):
+    """Drawn from the command table."""
+
+    command = "help"
+
+    def lines(self, view: View, width: int) -> Sequence[Line]:
+        lines: list[Line] = []
+        for group in dict.fromkeys(c.group for c in COMMANDS):
+            lines.append(rule([(group, "title")], width))
+            for command in COMMANDS:
+                if command.group == group:
+                    lines += _entry(_keys(command.keys), command.help, KEY_WIDTH, width)
+        lines.append(rule([("Moving", "title")], width))
+        for keys, text in MORE_KEYS:
+            lines += _entry(keys, text, KEY_WIDTH, width)
+        lines.append(rule([("Words", "title")], width))
+        for word, text in WORDS:
+            lines += _entry(word, text, WORD_WIDTH, width)
+        return lines
+
+
+_NAMES = {"plus": "+", "equals_sign": "=", "minus": "-", "question_mark": "?", "colon": ":"}
+
+
+def _keys(keys: tuple[str, ...]) -> str:
+    return " ".join(_NAMES.get(key, key) for key in keys)
+
+
+def _entry(head: str, text: str, head_width: int, width: int) -> list[Line]:
+    rows = wrapped(text, max(width - head_width, 10))
+    return [[(pad(head if at == 0 else "", head_width), "key"), *row] for at, row in enumerate(rows)]

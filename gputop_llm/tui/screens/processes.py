@@ -1,0 +1,56 @@
+"""Engines and their processes, and who else is on the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.widget import Widget
+
+from gputop_llm.tui.draw import Block, plain
+from gputop_llm.tui.panels.process_rows import process_table, section, target_of
+from gputop_llm.tui.screens.base import MonitorScreen, View
+from gputop_llm.tui.widgets.lines import LinesView
+from gputop_llm.tui.widgets.rows import RowsView
+
+
+class ProcessesScreen(MonitorScreen):
+    """A table whose rows can be chosen; Enter attaches to the row's target."""
+
+    command = "processes"
+    DEFAULT_CSS = "ProcessesScreen > #notes { height: auto; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heading = LinesView(id="heading")
+        self.rows = RowsView(id="rows")
+        self._notes = LinesView(id="notes")
+
+    def body(self) -> Iterable[Widget]:
+        yield self._heading
+        yield self.rows
+        yield self._notes
+
+    def on_mount(self) -> None:
+        self.rows.focus()
+
+    def show_body(self, view: View) -> None:
+        if view.frame is None:
+            return
+        width, height = self.size
+        table = process_table(view.frame, width)
+        notes = [section("Notes", width), *table.notes] if table.notes else []
+        room = min(len(notes), max(0, height // 3))
+        if self._notes.styles.height is None or self._notes.styles.height.value != room:
+            self._notes.styles.height = room
+        self._heading.show(Block([table.heading]))
+        self.rows.show(table.rows)
+        self._notes.show(Block(notes))
+
+    def rows_below(self) -> int:
+        return self.rows.rows_below
+
+    def page_text(self) -> str:
+        return "\n".join((plain(self._heading.block.lines), self.rows.text(), self._notes.text()))
+
+    def on_rows_view_chosen(self, message: RowsView.Chosen) -> None:
+        self.monitor.attach(target_of(message.key))

@@ -1,0 +1,98 @@
+"""What this terminal can show, whether it is one at all, and whether it is still there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import termios
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gputop_llm.config import Config
+from gputop_llm.errors import UsageError
+
+# Consoles without the fonts for blocks and braille.
+_PLAIN_TERMS = ("linux", "vt", "ansi", "cons25", "sun")
+_MODERN_TERMS = ("xterm", "screen", "tmux", "rxvt", "alacritty", "kitty", "foot", "wezterm", "ghostty", "konsole", "st")
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """How many colours it has (0 with NO_COLOR), and whether only ASCII may be drawn."""
+
+    colours: int
+    ascii_only: bool
+
+
+def check(env: Mapping[str, str], config: Config) -> Terminal:
+    """What the terminal can show.
+
+    Raises:
+        UsageError: there is no terminal, or one that can't place the cursor.
+    """
+    todo = "`gputop-llm snapshot` prints the same facts as text, `gputop-llm watch --json` as JSON"
+    what = "cannot draw the full-screen display"
+    # Textual draws on standard error, but a redirected standard output says that text is wanted.
+    for name, stream in (("input", sys.__stdin__), ("output", sys.__stdout__), ("error", sys.__stderr__)):
+        if stream is None or not stream.isatty():
+            raise UsageError(what, f"standard {name} is not a terminal", todo)
+    term = env.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        raise UsageError(what, f"TERM is {term!r}" if term else "TERM is not set", todo)
+    return Terminal(colours(env), ascii_only(env, config))
+
+
+def colours(env: Mapping[str, str]) -> int:
+    """Colours that may be used: 0, 16, 256, or 2^24."""
+    if env.get("NO_COLOR"):
+        return 0
+    if env.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return 2**24
+    term = env.get("TERM", "")
+    if term.endswith(("-256color", "-direct")) or term.startswith(("xterm-kitty", "alacritty", "foot")):
+        return 256
+    return 16
+
+
+def ascii_only(env: Mapping[str, str], config: Config) -> bool:
+    """Whether to draw ASCII: as asked for, else by TERM and the locale."""
+    if "ascii" in config.origins or config.ascii:
+        return config.ascii
+    term = env.get("TERM", "")
+    if term.startswith(_PLAIN_TERMS):
+        return True
+    locale = _locale(env)
+    if not locale:
+        # Nothing is said, as in most containers: every terminal emulator of today speaks UTF-8.
+        return not term.startswith(_MODERN_TERMS)
+    return "utf8" not in locale.lower().replace("-", "")
+
+
+def _locale(env: Mapping[str, str]) -> str:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        value = env.get(name, "")
+        # In the C locale Python itself sets LC_CTYPE to C.UTF-8: that says nothing of the terminal.
+        if name == "LC_CTYPE" and value == "C.UTF-8" and env is os.environ and not _given_at_start(name):
+            continue
+        if value:
+            return value
+    return ""
+
+
+def _given_at_start(name: str) -> bool:
+    """Whether the process was started with that variable."""
+    try:
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return True
+    return any(entry.startswith(f"{name}=".encode()) for entry in given)
+
+
+def still_there() -> bool:
+    """Whether the terminal still exists: after a lost connection its descriptors only give errors."""
+    try:
+        termios.tcgetattr(0)
+        return os.isatty(2)
+    except (termios.error, OSError):
+        return False

@@ -1,0 +1,84 @@
+"""Lines of which one is chosen: with the arrow keys or the mouse, kept by its key when rows come and go."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from gputop_llm.tui.draw import Block, Run, pad
+from gputop_llm.tui.widgets.lines import LinesView
+
+
+class RowsView(LinesView):
+    """Shows a block; the rows that have keys can be chosen."""
+
+    class Chosen(Message):
+        """A row was chosen by Enter or a click."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    can_focus = True
+    DEFAULT_CSS = "RowsView { height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "move(-10)", show=False),
+        Binding("pagedown", "move(10)", show=False),
+        Binding("home", "move(-100000)", show=False),
+        Binding("end", "move(100000)", show=False),
+        Binding("enter", "choose", show=False),
+    ]
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.cursor: str | None = None
+
+    def show(self, block: Block) -> None:
+        if block.keys and self.cursor not in block.keys.values():
+            self.cursor = next(iter(block.keys.values()))
+        super().show(block)
+
+    def select(self, key: str) -> None:
+        """Moves the cursor to that row."""
+        self.cursor = key
+        self._keep_in_view()
+
+    def action_move(self, by: int) -> None:
+        rows = list(self.block.keys.items())
+        if not rows:
+            return
+        at = next((i for i, (_, key) in enumerate(rows) if key == self.cursor), 0)
+        self.select(rows[max(0, min(len(rows) - 1, at + by))][1])
+
+    def action_choose(self) -> None:
+        if self.cursor is not None and self.cursor in self.block.keys.values():
+            self.post_message(self.Chosen(self.cursor))
+
+    def on_click(self, event: events.Click) -> None:
+        key = self.block.keys.get(event.y + self.offset_rows)
+        if key is None:
+            return
+        event.stop()
+        if key == self.cursor:
+            self.action_choose()
+        else:
+            self.select(key)
+
+    def _keep_in_view(self) -> None:
+        row = next((row for row, key in self.block.keys.items() if key == self.cursor), None)
+        if row is not None:
+            low = row - self.size.height + 1
+            self.offset_rows = min(max(self.offset_rows, low), row)
+        self._draw()
+
+    def _row(self, at: int) -> tuple[Run, ...]:
+        row = super()._row(at)
+        if self.cursor is not None and self.block.keys.get(at) == self.cursor:
+            text = "".join(text for text, _ in row)
+            return ((pad(text, self.size.width), "selected"),)
+        return row

@@ -1,0 +1,125 @@
+"""A load generator that measures what a client of the server sees."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import queue
+import random
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "tell", "me", "about", "gpus", "and", "caches")
+
+
+@dataclass
+class LoadResult:
+    """What the client measured; every time in seconds."""
+
+    duration_s: float = 0.0
+    #: Request sent to first streamed chunk, one per request that succeeded.
+    ttft_s: list[float] = field(default_factory=list)
+    #: Between one streamed chunk and the next of the same request.
+    itl_s: list[float] = field(default_factory=list)
+    #: Request sent to end of the answer.
+    e2e_s: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def ttft_mean_s(self) -> float:
+        return statistics.fmean(self.ttft_s)
+
+    @property
+    def itl_mean_s(self) -> float:
+        return statistics.fmean(self.itl_s)
+
+
+def run_load(
+    port: int,
+    requests: int,
+    concurrency: int,
+    max_tokens: int = 64,
+    prompt_words: int = 100,
+    model: str = "tiny",
+    seed: int = 7,
+) -> LoadResult:
+    """Sends that many streamed completions, `concurrency` at a time, and returns when all have ended.
+
+    Prompts of `prompt_words`/2 to `prompt_words` words and answers of `max_tokens`/2 to
+    `max_tokens` tokens follow from `seed` alone. The requests carry no seed of their
+    own: with one, vLLM 0.32's CPU engine dies in chunked prefill.
+    """
+    dice = random.Random(seed)
+    bodies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    for _ in range(requests):
+        words = dice.randint(prompt_words // 2, prompt_words)
+        request = {
+            "model": model,
+            "prompt": " ".join(dice.choice(WORDS) for _ in range(words)),
+            "max_tokens": dice.randint(max_tokens // 2, max_tokens),
+            "ignore_eos": True,
+            "temperature": 1.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        bodies.put(json.dumps(request).encode())
+    result, lock, begun = LoadResult(), threading.Lock(), time.monotonic()
+
+    def client() -> None:
+        while True:
+            try:
+                body = bodies.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                sent, chunk_times, usage = _complete(port, body)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                with lock:
+                    result.errors.append(repr(error))
+                continue
+            with lock:
+                result.ttft_s.append(chunk_times[0] - sent)
+                result.itl_s.extend(b - a for a, b in itertools.pairwise(chunk_times))
+                result.e2e_s.append(chunk_times[-1] - sent)
+                result.prompt_tokens += usage["prompt_tokens"]
+                result.generation_tokens += usage["completion_tokens"]
+
+    clients = [threading.Thread(target=client, daemon=True) for _ in range(concurrency)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    result.duration_s = time.monotonic() - begun
+    return result
+
+
+def _complete(port: int, body: bytes) -> tuple[float, list[float], dict[str, int]]:
+    """When the request was sent, when each chunk with text came (monotonic seconds), and the usage."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    try:
+        sent = time.monotonic()
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}: {answer.read(300)!r}")
+        chunk_times: list[float] = []
+        usage: dict[str, int] = {}
+        for line in answer:
+            if line.startswith(b"data: {"):
+                arrived = time.monotonic()
+                chunk = json.loads(line[len(b"data: ") :])
+                if chunk.get("error"):
+                    raise ValueError(f"the server answered {chunk['error']}")
+                if chunk["choices"]:
+                    chunk_times.append(arrived)
+                usage = chunk.get("usage") or usage
+        if not chunk_times or not usage:
+            raise ValueError("the stream ended before its end")
+        return sent, chunk_times, usage
+    finally:
+        connection.close()

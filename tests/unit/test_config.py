@@ -1,0 +1,136 @@
+"""Where a setting comes from, which one wins, and what is said of one that can't be."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop_llm.config import Config, load
+from gputop_llm.errors import ExitCode, UsageError
+
+
+def refused(flags=None, env=None, file=None, **options) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(flags or {}, env or {}, file, **options)
+    assert caught.value.exit_code == ExitCode.USAGE
+    return str(caught.value)
+
+
+def test_the_defaults_are_one_second_and_a_window_of_ten():
+    config = load({}, {})
+    assert config == Config()
+    assert (config.period_s, config.window_s) == (1.0, 10.0)
+
+
+def test_flags_beat_the_environment_which_beats_the_file_which_beats_the_defaults(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text("period_s = 2\nwindow_s = 20\nascii = true\n")
+    env = {"GPUTOP_LLM_PERIOD_S": "3", "GPUTOP_LLM_WINDOW_S": "30"}
+    config = load({"period_s": 4.0, "url": None}, env, file)
+    assert (config.period_s, config.window_s, config.ascii, config.url) == (4.0, 30.0, True, None)
+    assert config.origins == {"period_s": "--period", "window_s": "GPUTOP_LLM_WINDOW_S", "ascii": str(file)}
+
+
+def test_an_empty_variable_is_not_set():
+    assert load({}, {"GPUTOP_LLM_PERIOD_S": ""}).period_s == 1.0
+
+
+def test_a_file_that_is_not_there_is_no_error_unless_the_user_named_it(tmp_path):
+    missing = tmp_path / "none.toml"
+    assert load({}, {}, missing) == Config()
+    assert refused(file=missing, must_exist=True) == f"cannot read {missing}: there is no such file"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("period_s = ", "not valid TOML"),
+        ("perod_s = 1", "unknown setting 'perod_s'"),
+        ("api_key = 'k'", "unknown setting 'api_key'"),
+        ("pid = 4", "unknown setting 'pid'"),
+        ("period_s = 'soon'", "period_s must be a number: got 'soon'"),
+        ("gpu = 1.5", "gpu must be a whole number: got 1.5"),
+        ("gpu = true", "gpu must be a whole number: got True"),
+        ("ascii = 'perhaps'", "ascii must be true or false: got 'perhaps'"),
+        ("url = 8000", "url must be text: got 8000"),
+        ("window_s = nan", "the window must be between 1 s and 600 s"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_file_and_setting(tmp_path, text, said):
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    sentence = refused(file=file)
+    assert said in sentence
+    assert str(file) in sentence
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert str(file) in refused(file=file)
+    assert str(tmp_path) in refused(file=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"period_s": 0.1}, "--period: the period must be between 0.25 s and 3600 s: got 0.1"),
+        ({"period_s": 1e9}, "--period"),
+        ({"window_s": 0.5}, "--window: the window must be between 1 s and 600 s"),
+        ({"gpu": -1}, "--gpu: gpu can't be negative"),
+        ({"pid": -1}, "--pid: pid can't be negative"),
+        ({"ca_file": "/nowhere/ca.pem"}, "--ca-file: cannot read /nowhere/ca.pem: No such file or directory"),
+        ({"api_key_file": "/nowhere/key"}, "cannot read the API key from /nowhere/key: No such file or directory"),
+    ],
+)
+def test_a_value_out_of_range_is_one_sentence_that_names_its_flag(flags, said):
+    assert said in refused(flags)
+
+
+@pytest.mark.parametrize("url", ["http://h:8000", "https://h", "http://[::1]:8000/metrics", "http://h/prefix"])
+def test_a_whole_url_is_taken_as_it_is(url):
+    assert load({"url": url}, {}).url == url
+
+
+def test_host_and_port_are_enough_for_a_url():
+    assert load({"url": "localhost:8000"}, {}).url == "http://localhost:8000"
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://", "http://h:notaport", "http://[::1", "file:///etc/passwd", "http://h:0"]
+)
+def test_a_url_that_can_not_be_asked_is_refused_with_how_to_give_one(url):
+    assert "http://HOST:PORT" in refused({"url": url})
+
+
+def test_a_url_with_a_password_is_refused_with_where_to_put_it():
+    sentence = refused({"url": "http://user:hunter2@h:8000"})
+    assert "GPUTOP_LLM_API_KEY" in sentence
+    assert "hunter2" not in sentence
+
+
+def test_a_refused_url_does_not_show_its_password():
+    assert "hunter2" not in refused({"url": "ftp://u:hunter2@h/?token=hunter2"})
+
+
+def test_the_api_key_comes_from_the_environment_or_from_a_file(tmp_path):
+    file = tmp_path / "key"
+    file.write_text("sk-from-file\n")
+    assert load({}, {"GPUTOP_LLM_API_KEY": "sk-env"}).api_key == "sk-env"
+    assert load({"api_key_file": str(file)}, {}).api_key == "sk-from-file"
+    assert load({"api_key_file": str(file)}, {"GPUTOP_LLM_API_KEY": "sk-env"}).api_key == "sk-env"
+
+
+def test_the_api_key_is_never_shown_by_a_config():
+    assert "sk-env" not in repr(load({}, {"GPUTOP_LLM_API_KEY": "sk-env"}))
+
+
+def test_an_empty_key_file_is_refused(tmp_path):
+    (tmp_path / "key").write_text("\n")
+    assert "the file is empty" in refused({"api_key_file": str(tmp_path / "key")})
+
+
+@pytest.mark.parametrize("key", ["sk-secret\r\nX-Other: 1", "sk-secret\x00", "sk-secret-ü"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key):
+    sentence = refused(env={"GPUTOP_LLM_API_KEY": key})
+    assert "GPUTOP_LLM_API_KEY" in sentence
+    assert "secret" not in sentence

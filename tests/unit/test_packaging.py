@@ -1,0 +1,82 @@
+"""The wheel: what it holds, and what it asks for."""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout, opened."""
+    directory = tmp_path_factory.mktemp("wheel")
+    # The build backend itself: what `pip wheel` would run, without a network.
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory], cwd=ROOT, check=True)
+    (path,) = directory.glob("gputop_llm-*-py3-none-any.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_bytes(wheel.read(name))
+
+
+def requirements(metadata, extra):
+    """Names of the requirements with that extra ("" for none)."""
+    parsed = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    needed = [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": extra, "python_version": "3.10"})]
+    return {requirement.name for requirement in needed}
+
+
+def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel):
+    in_checkout = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "gputop_llm").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == in_checkout
+
+
+def test_the_monitor_needs_neither_torch_nor_nvtx_and_the_extras_bring_them(metadata):
+    assert requirements(metadata, "") == {
+        "textual",
+        "nvidia-ml-py",
+        "psutil",
+        "py-spy",
+        "prometheus-client",
+        "urllib3",
+        "platformdirs",
+        "tomli",
+    }
+    assert requirements(metadata, "agent") - requirements(metadata, "") == {"torch", "nvtx"}
+    assert requirements(metadata, "lab") - requirements(metadata, "") == {"torch", "nvtx"}
+
+
+def test_nothing_is_pinned_that_an_engine_may_hold_at_another_version(metadata):
+    upper_bounds = {
+        requirement.name
+        for requirement in map(Requirement, metadata.get_all("Requires-Dist"))
+        for specifier in requirement.specifier
+        if specifier.operator in ("<", "<=", "==", "~=")
+    }
+
+    # No engine depends on textual.
+    assert upper_bounds == {"textual"}
+
+
+def test_the_command_is_the_command_line_and_python_3_10_will_do(wheel, metadata):
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+
+    assert "gputop-llm = gputop_llm.cli:main" in wheel.read(name).decode()
+    assert metadata["Requires-Python"] == ">=3.10"

@@ -1,0 +1,70 @@
+"""No secret of a command line reaches a screen, a record or an export."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputop_llm.redact_argv import redact_argv, redact_text
+
+HIDDEN = "***"
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--api-key", "sesame", "--port", "1"], ["--api-key", HIDDEN, "--port", "1"]),
+        (["--api-key", "one", "two", "--port", "1"], ["--api-key", HIDDEN, HIDDEN, "--port", "1"]),
+        (["--api_key=sesame"], [f"--api_key={HIDDEN}"]),
+        (["--hf-token", "abc", "model"], ["--hf-token", HIDDEN, "model"]),
+        (["--ssl-keyfile-password", "abc"], ["--ssl-keyfile-password", HIDDEN]),
+        (["HF_TOKEN=abc", "python"], [f"HF_TOKEN={HIDDEN}", "python"]),
+        (["AWS_SECRET_ACCESS_KEY=abc"], [f"AWS_SECRET_ACCESS_KEY={HIDDEN}"]),
+        (["--header", "Authorization: Bearer abc.def"], ["--header", f"Authorization: {HIDDEN}"]),
+        (["X-Api-Key: abc"], [f"X-Api-Key: {HIDDEN}"]),
+        (["s3://me:pass@host/bucket"], [f"s3://{HIDDEN}@host/bucket"]),
+        (["--x", '{"user": "u", "password": "p w"}'], ["--x", f'{{"user": "u", "password": "{HIDDEN}"}}']),
+        (["hf_abcdefghijklmnopqrstuv"], [HIDDEN]),
+        (["say sk-abcdefghijklmnopqrstuv twice"], [f"say {HIDDEN} twice"]),
+    ],
+)
+def test_a_secret_is_blanked(argv, shown):
+    assert redact_argv(argv) == tuple(shown)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["vllm", "serve", "org/model-a", "--max-num-batched-tokens", "8192", "--tokenizer", "org/tok"],
+        ["--tokenizer-mode", "auto", "--ssl-keyfile", "/etc/key.pem", "--return-tokens-as-token-ids", "m"],
+        ["[/mnt/models/llama-3]", "--served-model-name", "org/m[/]", "[@click=app.bell]x[/]"],
+        ["--kv-transfer-config", '{"kv_connector": "Nixl", "kv_role": "both"}'],
+        ["http://127.0.0.1:8000/metrics", "key", "-1", ""],
+        ["org/my-secret", "--seed", "-1"],
+    ],
+)
+def test_what_is_no_secret_stays_as_it_is(argv):
+    assert redact_argv(argv) == tuple(argv)
+
+
+def test_a_query_of_an_url_is_blanked():
+    assert "abc" not in redact_text("https://host/x?X-Amz-Signature=abc")
+
+
+words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
+
+
+@given(st.lists(words, max_size=8))
+def test_any_command_line_keeps_its_length(argv):
+    assert len(redact_argv(argv)) == len(argv)
+
+
+@given(
+    st.sampled_from(["--api-key", "--hf-token", "--password", "--client-secret"]),
+    st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=30),
+    st.booleans(),
+    st.lists(st.sampled_from(["--port", "8000", "serve", "--enforce-eager"]), max_size=4),
+)
+def test_the_value_of_a_secret_option_is_nowhere_in_the_result(option, secret, joined, around):
+    argv = [*around, f"{option}={secret}", *around] if joined else [*around, option, secret, *around]
+
+    assert not any(secret in word for word in redact_argv(argv))

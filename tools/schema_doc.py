@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Writes the table of every JSON path into docs/headless.md, and into the file that the tests hold it against.
+
+Paths and types follow from the data model's own annotations and from what
+`gputop_llm.report.jsonform` leaves out, adds and renames.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from gputop_llm.model import EngineLive, EngineReading, Gpu, GpuNode, Host, Part, Target  # noqa: E402
+from gputop_llm.report import jsonform  # noqa: E402
+
+DOC = ROOT / "docs" / "headless.md"
+LOCK = ROOT / "tests" / "cli" / f"schema-{jsonform.SCHEMA}.txt"
+BEGIN, END = "<!-- schema: written by tools/schema_doc.py -->", "<!-- end of schema -->"
+
+_NAMES = {str: "string", float: "number", int: "integer", bool: "boolean"}
+# What the keys of a mapping stand for.
+_KEYS = {
+    "missing": "field",
+    "waiting_by_reason": "reason",
+    "finished_per_s": "reason",
+    "latency": "latency",
+    "cache_config": "setting",
+}
+_TOP: tuple[tuple[str, Any], ...] = (
+    ("schema", int),
+    ("version", str),
+    ("at", str),
+    ("at_s", float),
+    ("seq", int),
+    ("period_s", float),
+    ("simulated", str | None),
+    ("focus", str | None),
+    ("notes", tuple[str, ...]),
+    ("node", GpuNode | None),
+    ("gpus", tuple[Gpu, ...] | None),
+    ("host", Host | None),
+    ("targets", tuple[Target, ...] | None),
+    ("target_notes", tuple[str, ...] | None),
+)
+_ENGINE: tuple[tuple[str, Any], ...] = (
+    ("target_key", str),
+    ("url", str),
+    ("scrape", Part),
+    ("reading", EngineReading | None),
+    ("total", EngineLive | None),
+    ("models", tuple[EngineLive, ...] | None),
+    ("ranks", tuple[EngineLive, ...] | None),
+)
+
+
+_TOTAL = "engines[].total."
+_ALIKE_BELOW = (
+    "engines[].models[].",
+    "engines[].ranks[].",
+    f"{_TOTAL}latency.<latency>.p95.",
+    f"{_TOTAL}latency.<latency>.p99.",
+    "gpus[].mig_instances[].processes[].",
+    "sources.host.",
+    "sources.targets.",
+)
+_REMARKS = {
+    "schema": "1",
+    "version": "of gputop-llm",
+    "at": "when the frame was made, UTC",
+    "at_s": "the same in seconds since 1970",
+    "seq": "counts frames; a hole means that a slow reader missed some",
+    "period_s": "seconds between frames",
+    "simulated": "a sentence if all of this is a demo; null if it is real",
+    "focus": "the `key` of the target that is attached to",
+    "notes": "what happened in the last 30 s: attached, exited, came back",
+    "node.problem": "why no GPU can be read",
+    "gpus": "null when GPUs can't be read: `node.problem` or `sources.gpus.error` says why",
+    "gpus[].index": "as NVML counts",
+    "gpus[].mem_source": "`device`, or `host-shared` where the GPU uses the host's memory",
+    "gpus[].throttle[].share_pct": "of the time since the poll before; null if only the momentary bit is known",
+    "gpus[].throttle[].source": "`counter` or `bit`",
+    "gpus[].energy_j": "since the driver was loaded",
+    "gpus[].xids[].at_s": "seconds since 1970",
+    "gpus[].mig_instances[].processes": "as `gpus[].processes`",
+    "gpus[].gpm": "averages over `interval_s`, in percent of the peak; Hopper and newer",
+    "gpus[].processes[].pid": "as NVML counts: the host's",
+    "gpus[].missing.<field>": "why that field is null; so with every `missing`",
+    "host.cpu_pct": "of all cores",
+    "host.processes": "of the target in focus; of all engines when none is",
+    "host.processes[].cpu_pct": "of one core",
+    "host.processes[].main_thread_pct": "of one core",
+    "host.processes[].cgroup.throttled_pct": "share of the enforcement periods",
+    "host.processes[].cgroup.throttled_s_per_s": "throttled thread time per second",
+    "targets": "engines and other processes that hold GPU memory",
+    "targets[].key": "names it while it lives",
+    "targets[].engine": "`vllm`; `cuda` for other processes; `unknown` for a URL without a process here",
+    "targets[].argv[]": "secrets are blanked",
+    "targets[].urls_from": "`flag`, `argv` or `socket`",
+    "targets[].processes[].role": "`api-server`, `engine-core`, `worker`, `coordinator` or `other`",
+    "targets[].processes[].gpus_from": "`nvml` or `inferred`",
+    "targets[].attachable": "null, or why it can't be watched",
+    "targets[].started_s": "seconds since 1970",
+    "targets[].processes[].start_s": "seconds since 1970",
+    "engines": "one entry for each address that is scraped, eight at most",
+    "engines[].scrape.age_s": "how old the newest good answer was when the frame was made",
+    "engines[].scrape.took_s": "how long the newest try took",
+    "engines[].scrape.error": "why the newest try failed; what is shown is then the last good answer",
+    "engines[].scrape.period_s": "longer than asked for while the server answers slowly or not at all",
+    "engines[].reading": "what the page says of the engine; null before the first answer",
+    "engines[].reading.problem": "why the page holds no engine's metrics",
+    "engines[].total": "everything on the page over the last `window_s` seconds",
+    "engines[].total.restarted": "the window was cut short by a restart",
+    "engines[].total.latency": "`ttft`, `itl`, `tpot`, `queue`, `prefill`, `decode`, `e2e`; empty with several models",
+    "engines[].total.latency.<latency>.count": "observations in the window",
+    "engines[].total.latency.<latency>.p50": "the truth is above `low_s` and at most `high_s`",
+    "engines[].total.latency.<latency>.p50.high_s": "null: the bucket has no upper bound",
+    "engines[].total.latency.<latency>.p50.value_s": "interpolated; null where that would be a guess",
+    "engines[].total.latency.<latency>.p95": "as `p50`",
+    "engines[].total.latency.<latency>.p99": "as `p50`",
+    "engines[].total.doubtful": "fields that the page states in two ways",
+    "engines[].models": "one entry per model, as `total`",
+    "engines[].ranks": "one entry per model and rank, as `total`",
+    "sources": "how fresh each source is; `error` as in `engines[].scrape`",
+    "sources.host": "as `sources.gpus`",
+    "sources.targets": "as `sources.gpus`",
+}
+
+
+def rows() -> list[tuple[str, str]]:
+    """(path, type) of everything that a frame's JSON can hold, in its order."""
+    found: list[tuple[str, str]] = []
+    for name, kind in _TOP:
+        found += _of(name, kind)
+    found.append(("engines", "array"))
+    for name, kind in _ENGINE:
+        found += _of(f"engines[].{name}", kind)
+    found.append(("sources", "object"))
+    for name in ("gpus", "host", "targets"):
+        found += _of(f"sources.{name}", Part)
+    return found
+
+
+def table() -> str:
+    """The rows as a Markdown table; what has the form of something above is named once."""
+    lines = ["| path | type | |", "|---|---|---|"]
+    for path, kind in rows():
+        if not path.startswith(_ALIKE_BELOW):
+            lines.append(f"| `{path}` | {kind} | {_REMARKS.get(path, '')} |")
+    return "\n".join(lines)
+
+
+def locked() -> str:
+    """The rows as text, one a line."""
+    return "".join(f"{path}: {kind}\n" for path, kind in rows())
+
+
+def with_table(document: str) -> str:
+    """The document with the present table between its two marks."""
+    before, _, rest = document.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+def _of(path: str, kind: Any) -> Iterator[tuple[str, str]]:
+    kind, optional = _without_none(kind)
+    or_null = " or null" if optional else ""
+    if kind in _NAMES:
+        yield path, _NAMES[kind] + or_null
+    elif typing.get_origin(kind) is tuple:
+        yield path, "array" + or_null
+        yield from _of(f"{path}[]", typing.get_args(kind)[0])
+    elif typing.get_origin(kind) is not None and issubclass(typing.get_origin(kind), Mapping):
+        yield path, "object" + or_null
+        yield from _of(f"{path}.<{_KEYS[path.rpartition('.')[2]]}>", typing.get_args(kind)[1])
+    else:
+        yield path, "object" + or_null
+        if kind is Part:
+            yield f"{path}.at", "string or null"
+        hints = _hints(kind)
+        for name, attribute in jsonform.shown_fields(kind):
+            yield from _of(f"{path}.{name}", hints[attribute])
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    hints = {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+    for name in jsonform.ADDED.get(cls, ()):
+        hints[name] = typing.get_type_hints(getattr(cls, name).fget)["return"]
+    return hints
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        others = [one for one in typing.get_args(kind) if one is not type(None)]
+        assert len(others) == 1, kind
+        return others[0], True
+    return kind, False
+
+
+if __name__ == "__main__":
+    DOC.write_text(with_table(DOC.read_text(encoding="utf-8")), encoding="utf-8")
+    LOCK.write_text(locked(), encoding="utf-8")
