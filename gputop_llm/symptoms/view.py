@@ -1,0 +1,213 @@
+"""What a rule may look at: the newest frames, arranged by engine and by GPU.
+
+Made anew each tick. Everything here is a lookup, a mean or a difference; no thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
+
+from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
+from gputop_llm.model.symptom import Subject
+
+# Means of noisy momentary readings (NVML, GPM) are over this long.
+MEAN_S = 10.0
+
+Baseline = Callable[["EngineView", EngineLive, str], float | None]
+
+
+def no_baseline(_engine: EngineView, _live: EngineLive, _metric: str) -> float | None:
+    """A baseline that knows nothing yet."""
+    return None
+
+
+class GpuView:
+    """One GPU over the kept frames."""
+
+    def __init__(self, newest: Gpu, past: Sequence[tuple[float, Gpu]]) -> None:
+        self.now = newest
+        self.index = newest.index
+        self.past = past
+        self.subject = Subject(f"gpu:{newest.index}", f"GPU {newest.index}")
+        self._means: dict[tuple[str, float], float | None] = {}
+
+    def get(self, name: str) -> float | None:
+        """The newest value of a field of Gpu, or of Gpm as "gpm.<field>"."""
+        return _field(self.now, name)
+
+    def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
+        """The mean of a field's known values over the newest `over_s` seconds; None when it is unknown now."""
+        key = (name, over_s)
+        if key not in self._means:
+            known = [v for _, v in self.values(name, over_s) if v is not None]
+            self._means[key] = fmean(known) if known and self.get(name) is not None else None
+        return self._means[key]
+
+    def values(self, name: str, over_s: float) -> Iterator[tuple[float, float | None]]:
+        """(monotonic time, value) of a field over the newest `over_s` seconds, oldest first."""
+        if not self.past:
+            return
+        newest = self.past[-1][0]
+        for at, gpu in self.past:
+            if newest - at <= over_s:
+                yield at, _field(gpu, name)
+
+    def missing(self, name: str) -> str:
+        """Why a field is unknown."""
+        return self.now.missing.get(name) or self.now.missing.get(name.split(".")[0]) or "not known on this GPU"
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """One engine endpoint over the kept frames."""
+
+    frame: EngineFrame
+    target: Target | None
+    gpus: tuple[GpuView, ...]
+    processes: tuple[ProcessLoad, ...]
+    past: Sequence[tuple[float, EngineFrame]]
+    subject: Subject
+    baseline: Baseline = field(default=no_baseline)
+
+    @property
+    def live(self) -> EngineLive | None:
+        """All models and ranks together, over the newest window; None before the first scrape."""
+        return self.frame.window.total if self.frame.window else None
+
+    @property
+    def models(self) -> tuple[EngineLive, ...]:
+        """One entry per model."""
+        return self.frame.window.models if self.frame.window else ()
+
+    @property
+    def ranks(self) -> tuple[EngineLive, ...]:
+        """One entry per model and data-parallel rank."""
+        return self.frame.window.ranks if self.frame.window else ()
+
+    @property
+    def kind(self) -> str:
+        """The engine's name ("vllm"), as the page tells it, else as its processes do."""
+        reading = self.frame.scrape.value
+        return reading.engine if reading else (self.target.engine if self.target else "unknown")
+
+    def values(self, name: str, over_s: float) -> list[tuple[float, float]]:
+        """(monotonic time of the scrape, value) of a field of EngineLive's total, oldest first, known values only."""
+        if not self.past:
+            return []
+        newest = self.past[-1][0]
+        found: list[tuple[float, float]] = []
+        for at, frame in self.past:
+            scraped = frame.scrape.at_mono_s
+            value = getattr(frame.window.total, name) if frame.window else None
+            if newest - at > over_s or value is None or scraped is None:
+                continue
+            # Two frames may show one scrape; it is one observation.
+            if not found or found[-1][0] != scraped:
+                found.append((scraped, value))
+        return found
+
+    def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
+        """The mean of a field's known values over the newest `over_s` seconds."""
+        known = [v for _, v in self.values(name, over_s)]
+        return fmean(known) if known else None
+
+    def model_subject(self, live: EngineLive) -> Subject:
+        """The engine, or the model on it where it serves several."""
+        if live.model is None or len(self.models) < 2:
+            return self.subject
+        return Subject(f"{self.subject.key}/model:{live.model}", f"{self.subject.label}, model {live.model}")
+
+    def rank_subject(self, rank: str | None) -> Subject:
+        """One data-parallel rank of the engine."""
+        return Subject(f"{self.subject.key}/rank:{rank}", f"{self.subject.label}, DP rank {rank}")
+
+    def series(self, name: str) -> str:
+        """The history series of a figure of this engine."""
+        return f"engine.{self.frame.target_key}.{name}"
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The whole node at one tick, with the frames before it (oldest first, the newest is the last)."""
+
+    frames: Sequence[Frame]
+    baseline: Baseline = field(default=no_baseline)
+
+    @property
+    def now(self) -> Frame:
+        """The newest frame."""
+        return self.frames[-1]
+
+    @property
+    def node(self) -> GpuNode | None:
+        """The newest reading of all GPUs."""
+        return self.now.gpus.value
+
+    @property
+    def host(self) -> Host | None:
+        """The newest reading of the host."""
+        return self.now.host.value
+
+    @cached_property
+    def gpus(self) -> dict[int, GpuView]:
+        """GPUs by index."""
+        past: dict[int, list[tuple[float, Gpu]]] = {}
+        last_reading: GpuNode | None = None
+        for frame in self.frames:
+            reading = frame.gpus.value
+            if reading is None or reading is last_reading:
+                continue
+            last_reading = reading
+            for gpu in reading.gpus:
+                past.setdefault(gpu.index, []).append((frame.mono_s, gpu))
+        newest = self.node.gpus if self.node else ()
+        return {g.index: GpuView(g, past.get(g.index, ())) for g in newest}
+
+    @cached_property
+    def engines(self) -> tuple[EngineView, ...]:
+        """Engines that are scraped."""
+        targets = {t.key: t for t in (self.now.targets.value.targets if self.now.targets.value else ())}
+        loads = {p.pid: p for p in (self.host.processes if self.host else ())}
+        views = []
+        for frame in self.now.engines:
+            target = targets.get(frame.target_key)
+            past = [(f.mono_s, e) for f in self.frames for e in f.engines if e.target_key == frame.target_key]
+            name = f"{target.engine} {target.model or ''}".strip() if target else frame.url
+            views.append(
+                EngineView(
+                    frame=frame,
+                    target=target,
+                    gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
+                    processes=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
+                    past=past,
+                    subject=Subject(f"engine:{frame.target_key}", name),
+                    baseline=self.baseline,
+                )
+            )
+        return tuple(views)
+
+    @cached_property
+    def scopes(self) -> dict[str, frozenset[str]]:
+        """Which engines each GPU belongs to, for grouping; engines belong to themselves. The node is not in it."""
+        of_gpu: dict[str, set[str]] = {g.subject.key: set() for g in self.gpus.values()}
+        for engine in self.engines:
+            for gpu in engine.gpus:
+                of_gpu[gpu.subject.key].add(engine.subject.key)
+        scopes = {key: frozenset(engines) for key, engines in of_gpu.items()}
+        for engine in self.engines:
+            scopes[engine.subject.key] = frozenset({engine.subject.key})
+            for model in engine.models:
+                scopes[engine.model_subject(model).key] = frozenset({engine.subject.key})
+            for rank in engine.ranks:
+                scopes[engine.rank_subject(rank.rank).key] = frozenset({engine.subject.key})
+        return scopes
+
+
+def _field(gpu: Gpu, name: str) -> float | None:
+    if name.startswith("gpm."):
+        return None if gpu.gpm is None else getattr(gpu.gpm, name[4:])
+    value: float | None = getattr(gpu, name)
+    return value
