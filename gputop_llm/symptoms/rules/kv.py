@@ -9,15 +9,8 @@ from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.checks import Check, State, any_of, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import engine_number, when
-from gputop_llm.symptoms.limits import RULE_OF_THUMB, Limits, Threshold
+from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.view import EngineView, NodeView
-
-THRESHOLDS = (
-    Threshold(
-        "kv-pressure.kv_pct", 95.0, 90.0, RULE_OF_THUMB, "admission stops when no block is free; 5 % is a few requests"
-    ),
-    Threshold("kv-pressure.preemptions_per_s", 0.0, 0.0, RULE_OF_THUMB, "each preemption throws computed KV away"),
-)
 
 
 def kv_pressure(view: NodeView, limits: Limits) -> Iterator[Check]:
