@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from gputop_llm.model.engine import EngineReading, EngineWindow
 from gputop_llm.model.gpu import GpuNode
 from gputop_llm.model.host import Host
+from gputop_llm.model.symptom import SymptomReport
 from gputop_llm.model.target import Target, TargetList
 
 T = TypeVar("T")
@@ -50,7 +51,10 @@ class EngineFrame:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything known at one tick. `focus` is the key of the attached target."""
+    """Everything known at one tick. `focus` is the key of the attached target.
+
+    `symptoms` is None where the rules have not been asked: frames of the history, or a failure of all rules.
+    """
 
     seq: int
     at_s: float
@@ -63,6 +67,7 @@ class Frame:
     focus: str | None = None
     simulated: str | None = None
     notes: tuple[str, ...] = ()
+    symptoms: SymptomReport | None = None
 
     @property
     def focused(self) -> Target | None:

@@ -70,6 +70,8 @@ class Symptom:
     `next_capture` is the capture that would prove or refute it: "nsys", "kineto", "native", "ncu", "py-spy", or None.
     `chart` is the history series that shows it, `chart_threshold` the line to draw in it.
     `root` is the key of the symptom that explains this one; None for a root.
+    `since_s` is the wall time from which on its condition held, `trend` where its chart goes: "rising", "steady" or
+    "falling", None when that can't be told.
     `held_back` says why it is not raised although its condition holds ("warming up").
     """
 
@@ -114,13 +116,34 @@ class CantTell:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A time during which a symptom was raised. `until_s` is None while it still is; wall times in seconds."""
+
+    id: str
+    subject: Subject
+    severity: Severity
+    headline: str
+    since_s: float
+    until_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of the symptom."""
+        return f"{self.id}@{self.subject.key}"
+
+
+@dataclass(frozen=True, slots=True)
 class SymptomReport:
     """All that the rules say at one tick.
 
     `active` is in the order to show: each root (worst first) followed by what it explains.
+    `pending` are conditions that hold, but not yet for as long as it takes to be raised.
+    `log` has when each symptom was raised within the last hour, oldest first.
     """
 
     active: tuple[Symptom, ...] = ()
     held_back: tuple[Symptom, ...] = ()
     cant_tell: tuple[CantTell, ...] = ()
     overridden: tuple[str, ...] = ()
+    pending: tuple[Symptom, ...] = ()
+    log: tuple[Held, ...] = ()

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from gputop_llm.model import Frame
-from gputop_llm.model.symptom import SymptomReport
+from gputop_llm.model import EngineLive, Frame
+from gputop_llm.model.symptom import CantTell, Subject, Symptom, SymptomReport
 from gputop_llm.symptoms.checks import Check
 from gputop_llm.symptoms.compose import compose
 from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.log import SymptomLog
 from gputop_llm.symptoms.state import SymptomState
-from gputop_llm.symptoms.view import Baseline, NodeView, no_baseline
+from gputop_llm.symptoms.trend import POINTS, trend
+from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, no_baseline
+
+log = logging.getLogger(__name__)
 
 # While an engine warms up only these are raised: they are as true then as later.
 NOT_HELD_BACK = frozenset(
     {"warming-up", "gpu-fault", "noisy-neighbour", "hw-slowdown", "thermal-throttled", "metrics-stale", "memory-spike"}
 )
+
+# (name of a history series, number of newest slots) → values, oldest first.
+Series = Callable[[str, int], Sequence[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,26 @@ class Rule:
     run: Callable[[NodeView, Limits], Iterable[Check]]
 
 
+class Learner(Protocol):
+    """A baseline that learns from the frames that the rules find healthy."""
+
+    def __call__(self, engine: EngineView, live: EngineLive, metric: str) -> float | None:
+        """The healthy past of a figure, None while it isn't known."""
+        ...
+
+    def follow(self, view: NodeView) -> None:
+        """Takes notice of the newest load; before the rules."""
+        ...
+
+    def learn(self, view: NodeView, suspected: Mapping[str, Collection[str]]) -> None:
+        """Learns from the newest frame; after the rules.
+
+        Args:
+            suspected: engine subject → rules whose condition holds there, raised or not yet.
+        """
+        ...
+
+
 class SymptomEngine:
     """Keeps the state between ticks; otherwise a function of the frames.
 
@@ -35,22 +64,35 @@ class SymptomEngine:
         rules: the rows.
         limits: the thresholds in force.
         baseline: the recent healthy past of an engine's figures.
+        learner: a baseline that is also to learn; then it is the baseline.
     """
 
-    def __init__(self, rules: Sequence[Rule], limits: Limits, baseline: Baseline = no_baseline) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        limits: Limits,
+        baseline: Baseline = no_baseline,
+        learner: Learner | None = None,
+    ) -> None:
         self._rules = rules
         self._limits = limits
-        self._baseline = baseline
+        self._learner = learner
+        self._baseline = baseline if learner is None else learner
         self._state = SymptomState(limits)
+        self._log = SymptomLog()
+        self._failed: set[str] = set()
 
-    def update(self, frames: Sequence[Frame]) -> SymptomReport:
+    def update(self, frames: Sequence[Frame], series: Series | None = None) -> SymptomReport:
         """The report for the newest frame (the last one).
 
         Args:
             frames: the newest two minutes, oldest first; at least one.
+            series: the history, for trends.
         """
         view = NodeView(frames, self._baseline)
-        checks = [check for rule in self._rules for check in rule.run(view, self._limits)]
+        if self._learner is not None:
+            self._learner.follow(view)
+        checks, failures = self._checks(view)
         raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s)
         scopes = view.scopes
         warming = {engine for s in raised if s.id == "warming-up" for engine in scopes.get(s.subject.key, ())}
@@ -60,5 +102,44 @@ class SymptomEngine:
             if symptom.id not in NOT_HELD_BACK and engines and engines <= warming:
                 held_back.append(replace(symptom, held_back="the engine is warming up"))
             else:
-                active.append(symptom)
-        return SymptomReport(compose(active, scopes), tuple(held_back), tuple(cant_tell), self._limits.overridden)
+                active.append(_with_trend(symptom, series))
+        if self._learner is not None:
+            self._learner.learn(view, self._suspected(view))
+        return SymptomReport(
+            active=compose(active, scopes),
+            held_back=tuple(held_back),
+            cant_tell=(*cant_tell, *failures),
+            overridden=self._limits.overridden,
+            pending=self._state.pending(),
+            log=self._log.update(active, view.now.at_s),
+        )
+
+    def _checks(self, view: NodeView) -> tuple[list[Check], list[CantTell]]:
+        """What the rules say. A rule with a bug says nothing, and stops no other."""
+        checks: list[Check] = []
+        failures: list[CantTell] = []
+        for rule in self._rules:
+            try:
+                checks += rule.run(view, self._limits)
+            except Exception as failure:  # the others must go on
+                if rule.id not in self._failed:
+                    self._failed.add(rule.id)
+                    log.exception("the rule %s failed", rule.id)
+                why = f"the rule failed: {type(failure).__name__} (the log has the details)"
+                failures.append(CantTell(rule.id, Subject("node", "the node"), why))
+        return checks, failures
+
+    def _suspected(self, view: NodeView) -> dict[str, set[str]]:
+        """Engine → rules whose condition holds there; what holds for the node holds for each engine."""
+        found: dict[str, set[str]] = {engine.subject.key: set() for engine in view.engines}
+        for rule, subject in self._state.suspected():
+            for engine in view.scopes.get(subject, found):
+                if engine in found:
+                    found[engine].add(rule)
+        return found
+
+
+def _with_trend(symptom: Symptom, series: Series | None) -> Symptom:
+    if series is None or symptom.chart is None:
+        return symptom
+    return replace(symptom, trend=trend(series(symptom.chart, POINTS)))

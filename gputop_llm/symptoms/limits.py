@@ -45,6 +45,7 @@ class Limits:
         holds: hold and clear times by rule; others take `default_hold`.
         overrides: values by name, also "<rule id>.for_s" and "<rule id>.clear_s".
         origin: where the overrides came from, for the screen.
+        origins: by name, where one of them came from elsewhere ("--slo-ttft").
 
     Raises:
         UsageError: an override has an unknown name.
@@ -58,16 +59,19 @@ class Limits:
         holds: Iterable[Hold] = (),
         overrides: Mapping[str, float] | None = None,
         origin: str = "config file",
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         self._table = {t.name: t for t in thresholds}
         self._holds = {h.rule: (h.for_s, h.clear_s) for h in holds}
         self._overrides = dict(overrides or {})
-        self._origin = origin
+        self._origins = {name: (origins or {}).get(name, origin) for name in self._overrides}
         rules = {name.split(".", 1)[0] for name in self._table} | set(self._holds)
         for name in self._overrides:
             rule, _, quantity = name.partition(".")
             if name not in self._table and not (rule in rules and quantity in ("for_s", "clear_s")):
-                raise UsageError(f"unknown threshold '{name}' in {origin}", todo="the names are in docs/symptoms.md")
+                raise UsageError(
+                    f"unknown threshold '{name}' in {self._origins[name]}", todo="the names are in docs/symptoms.md"
+                )
 
     def value(self, name: str) -> float:
         """The value beyond which the condition holds."""
@@ -82,7 +86,7 @@ class Limits:
 
     def origin(self, name: str) -> str:
         """ "default", or where the override came from."""
-        return self._origin if name in self._overrides else "default"
+        return self._origins.get(name, "default")
 
     def hold(self, rule: str) -> tuple[float, float]:
         """(seconds to hold before it is raised, seconds to be gone before it is cleared)."""
@@ -92,7 +96,7 @@ class Limits:
     @property
     def overridden(self) -> tuple[str, ...]:
         """What was overridden, in words: "ttft-high.p95_s = 0.5 (config file)"."""
-        return tuple(f"{name} = {value:g} ({self._origin})" for name, value in sorted(self._overrides.items()))
+        return tuple(f"{name} = {value:g} ({self._origins[name]})" for name, value in sorted(self._overrides.items()))
 
     def thresholds(self) -> tuple[Threshold, ...]:
         """The table, for documentation."""

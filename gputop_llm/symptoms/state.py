@@ -5,12 +5,15 @@ Between a threshold and its clear value nothing changes, so noise around either 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gputop_llm.model.symptom import CantTell, Subject, Symptom
 from gputop_llm.symptoms.checks import Check, State
 from gputop_llm.symptoms.limits import Limits
+
+log = logging.getLogger(__name__)
 
 # A subject or input that vanishes ends its symptom after this time, even if nothing ever said "clear".
 FORGET_S = 30.0
@@ -39,12 +42,15 @@ class SymptomState:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._tracks: dict[tuple[str, str], _Track] = {}
+        self._pending: list[tuple[Check, _Track]] = []
+        self._failed: set[str] = set()
 
     def update(self, checks: Iterable[Check], mono_s: float, wall_s: float) -> tuple[list[Symptom], list[CantTell]]:
         """Takes one tick's checks; returns what is raised now, and what can't be told."""
         cant_tell: list[CantTell] = []
         raised: list[Symptom] = []
         seen: set[tuple[str, str]] = set()
+        self._pending = []
         for check in checks:
             key = (check.rule, check.subject.key)
             seen.add(key)
@@ -57,10 +63,11 @@ class SymptomState:
                 track = self._tracks[key] = _Track(check.subject)
             self._step(track, check, mono_s, wall_s)
             if track.active:
-                if check.make is not None:
-                    track.shown = replace(check.make(), since_s=track.since_s)
+                track.shown = self._made(check, track) or track.shown
                 if track.shown is not None:
                     raised.append(track.shown)
+            elif track.held_since is not None:
+                self._pending.append((check, track))
         for key, track in list(self._tracks.items()):
             quiet = not track.active and track.held_since is None
             if quiet or mono_s - track.last_known > FORGET_S:
@@ -68,6 +75,26 @@ class SymptomState:
             elif key not in seen and track.active and track.shown is not None:
                 raised.append(track.shown)
         return raised, cant_tell
+
+    def pending(self) -> tuple[Symptom, ...]:
+        """What holds, but not yet for long enough to be raised."""
+        return tuple(made for check, track in self._pending if (made := self._made(check, track)) is not None)
+
+    def suspected(self) -> Iterator[tuple[str, str]]:
+        """(rule, subject key) of each condition that holds, raised or not yet."""
+        return (key for key, track in self._tracks.items() if track.active or track.held_since is not None)
+
+    def _made(self, check: Check, track: _Track) -> Symptom | None:
+        """The symptom with its evidence; None when the rule has a bug there, which must stop no other."""
+        if check.make is None:
+            return None
+        try:
+            return replace(check.make(), since_s=track.since_s)
+        except Exception:  # as above
+            if check.rule not in self._failed:
+                self._failed.add(check.rule)
+                log.exception("the evidence of %s could not be gathered", check.rule)
+            return None
 
     def _step(self, track: _Track, check: Check, mono_s: float, wall_s: float) -> None:
         for_s, clear_s = self._limits.hold(check.rule)
