@@ -47,6 +47,15 @@ def over(value: float | None, limits: Limits, name: str) -> State:
     return State.CLEAR if value <= limits.clear(name) else State.BETWEEN
 
 
+def at_least(value: float | None, limits: Limits, name: str) -> State:
+    """Whether a value has reached its threshold."""
+    if value is None:
+        return State.UNKNOWN
+    if value >= limits.value(name):
+        return State.RAISED
+    return State.CLEAR if value < limits.clear(name) else State.BETWEEN
+
+
 def under(value: float | None, limits: Limits, name: str) -> State:
     """Whether a value is under its threshold."""
     if value is None:

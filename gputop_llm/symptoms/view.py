@@ -15,6 +15,8 @@ from gputop_llm.model.symptom import Subject
 
 # Means of noisy momentary readings (NVML, GPM) are over this long.
 MEAN_S = 10.0
+# A source that has been silent for longer says nothing about now.
+STALE_S = 15.0
 
 Baseline = Callable[["EngineView", EngineLive, str], float | None]
 
@@ -33,6 +35,7 @@ class GpuView:
         self.past = past
         self.subject = Subject(f"gpu:{newest.index}", f"GPU {newest.index}")
         self._means: dict[tuple[str, float], float | None] = {}
+        self._readings: dict[float, Sequence[tuple[float, Gpu]]] = {}
 
     def get(self, name: str) -> float | None:
         """The newest value of a field of Gpu, or of Gpm as "gpm.<field>"."""
@@ -48,16 +51,36 @@ class GpuView:
 
     def values(self, name: str, over_s: float) -> Iterator[tuple[float, float | None]]:
         """(monotonic time, value) of a field over the newest `over_s` seconds, oldest first."""
-        if not self.past:
-            return
-        newest = self.past[-1][0]
-        for at, gpu in self.past:
-            if newest - at <= over_s:
-                yield at, _field(gpu, name)
+        for at, gpu in self.readings(over_s):
+            yield at, _field(gpu, name)
+
+    def readings(self, over_s: float = MEAN_S) -> Sequence[tuple[float, Gpu]]:
+        """(monotonic time, reading) over the newest `over_s` seconds, oldest first."""
+        found = self._readings.get(over_s)
+        if found is None:
+            first = len(self.past)
+            while first and self.past[-1][0] - self.past[first - 1][0] <= over_s:
+                first -= 1
+            found = self._readings[over_s] = self.past[first:]
+        return found
 
     def missing(self, name: str) -> str:
         """Why a field is unknown."""
         return self.now.missing.get(name) or self.now.missing.get(name.split(".")[0]) or "not known on this GPU"
+
+
+class LoadView:
+    """One process of an engine over the newest `MEAN_S` seconds."""
+
+    def __init__(self, newest: ProcessLoad, recent: Sequence[ProcessLoad]) -> None:
+        self.now = newest
+        self.recent = recent
+
+    def mean(self, read: Callable[[ProcessLoad], float | None]) -> float | None:
+        """The mean of what `read` finds; None when it is unknown now."""
+        if read(self.now) is None:
+            return None
+        return fmean(value for load in self.recent if (value := read(load)) is not None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +94,7 @@ class EngineView:
     past: Sequence[tuple[float, EngineFrame]]
     subject: Subject
     baseline: Baseline = field(default=no_baseline)
+    loads: tuple[LoadView, ...] = ()
 
     @property
     def live(self) -> EngineLive | None:
@@ -143,13 +167,33 @@ class NodeView:
 
     @property
     def node(self) -> GpuNode | None:
-        """The newest reading of all GPUs."""
-        return self.now.gpus.value
+        """The newest reading of all GPUs; None when it is older than `STALE_S`."""
+        return None if (self.now.gpus.age_s or 0.0) > STALE_S else self.now.gpus.value
 
     @property
     def host(self) -> Host | None:
-        """The newest reading of the host."""
-        return self.now.host.value
+        """The newest reading of the host; None when it is older than `STALE_S`."""
+        return None if (self.now.host.age_s or 0.0) > STALE_S else self.now.host.value
+
+    @cached_property
+    def users(self) -> dict[int, tuple[EngineView, ...]]:
+        """The engines on each GPU by its index; GPUs that no engine uses are not in it."""
+        users: dict[int, tuple[EngineView, ...]] = {}
+        for engine in self.engines:
+            for gpu in engine.gpus:
+                users[gpu.index] = (*users.get(gpu.index, ()), engine)
+        return users
+
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """The readings of the host in the newest `MEAN_S` seconds, oldest first."""
+        found: list[Host] = []
+        for frame in reversed(self.frames):
+            if self.now.mono_s - frame.mono_s > MEAN_S:
+                break
+            if frame.host.value is not None and not (found and found[-1] is frame.host.value):
+                found.append(frame.host.value)
+        return tuple(reversed(found))
 
     @cached_property
     def gpus(self) -> dict[int, GpuView]:
@@ -170,7 +214,7 @@ class NodeView:
     def engines(self) -> tuple[EngineView, ...]:
         """Engines that are scraped."""
         targets = {t.key: t for t in (self.now.targets.value.targets if self.now.targets.value else ())}
-        loads = {p.pid: p for p in (self.host.processes if self.host else ())}
+        loads = self._loads()
         views = []
         for frame in self.now.engines:
             target = targets.get(frame.target_key)
@@ -181,13 +225,24 @@ class NodeView:
                     frame=frame,
                     target=target,
                     gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
-                    processes=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
+                    processes=tuple(loads[p].now for p in (target.pids if target else ()) if p in loads),
                     past=past,
                     subject=Subject(f"engine:{frame.target_key}", name),
                     baseline=self.baseline,
+                    loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
                 )
             )
         return tuple(views)
+
+    def _loads(self) -> dict[int, LoadView]:
+        """The watched processes by PID."""
+        if self.host is None:
+            return {}
+        recent: dict[int, list[ProcessLoad]] = {}
+        for host in self.hosts:
+            for load in host.processes:
+                recent.setdefault(load.pid, []).append(load)
+        return {load.pid: LoadView(load, recent.get(load.pid, [load])) for load in self.host.processes}
 
     @cached_property
     def scopes(self) -> dict[str, frozenset[str]]:
