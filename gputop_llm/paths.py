@@ -19,3 +19,10 @@ def log_file() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path(APP) / "gputop-llm.log"
+
+
+def baselines_folder() -> Path:
+    """Where what was learnt of engines is kept. It is made when something is first stored."""
+    from platformdirs import user_state_path
+
+    return user_state_path(APP) / "baselines"
