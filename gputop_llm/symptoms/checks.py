@@ -38,6 +38,11 @@ class Check:
     make: Callable[[], Symptom] | None = None
 
 
+def judged(rule: str, subject: Subject, state: State, needs: str, make: Callable[[], Symptom]) -> Check:
+    """A check whose evidence is gathered only while the condition holds: what is shown until it clears is what held."""
+    return Check(rule, subject, state, needs, make if state in (State.RAISED, State.BETWEEN) else None)
+
+
 def over(value: float | None, limits: Limits, name: str) -> State:
     """Whether a value is over its threshold."""
     if value is None:

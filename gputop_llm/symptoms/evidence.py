@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gputop_llm.model import EngineLive, Latency, Quantile
 from gputop_llm.model.symptom import Evidence
 from gputop_llm.symptoms.checks import State
+from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.view import EngineView, GpuView
 from gputop_llm.units import seconds
 
@@ -16,6 +17,11 @@ def gpu_number(gpu: GpuView, name: str, label: str, unit: str, source: str, **mo
     value = gpu.mean(name)
     missing = gpu.missing(name) if value is None else None
     return Evidence(f"{gpu.subject.label} {label}", value, unit, source, 10.0, missing=missing, **more)  # type: ignore[arg-type]
+
+
+def limit(limits: Limits, name: str) -> dict[str, object]:
+    """The threshold that a number was compared with, as keywords for the helpers here."""
+    return {"threshold": limits.value(name), "threshold_origin": limits.origin(name)}
 
 
 def engine_number(engine: EngineView, live: EngineLive, name: str, label: str, unit: str, **more: object) -> Evidence:
