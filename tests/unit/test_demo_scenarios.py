@@ -7,7 +7,9 @@ from itertools import islice, pairwise, takewhile
 import pytest
 
 from gputop_llm.demo.node import SimulatedNode
-from gputop_llm.demo.scenarios import SCENARIOS, WARM_UP_S, arrivals, gpus_per_engine, scenario
+from gputop_llm.demo.scenarios import SCENARIOS, gpus_per_engine, scenario
+from gputop_llm.demo.script import arrivals
+from gputop_llm.demo.traffic import WARM_UP_S
 from gputop_llm.errors import UsageError
 
 SEEDS = (1, 7)
@@ -141,7 +143,7 @@ def test_the_rate_of_arrivals_follows_the_script():
     sent = list(takewhile(lambda a: a.at_s < 240 * 10, arrivals(scenario("overload"), 1, 0)))
     into_period = [a.at_s % 240 for a in sent if a.at_s >= 0]
 
-    rates = [*scenario("overload").rates, (240.0, 0.0)]
+    rates = [*scenario("overload").streams[0].rates, (240.0, 0.0)]
     for (start_s, rate), (end_s, _) in pairwise(rates):
         expected = 10 * rate * (end_s - start_s)
         assert sum(start_s <= s < end_s for s in into_period) == pytest.approx(expected, abs=5 * expected**0.5)
