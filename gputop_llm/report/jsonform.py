@@ -20,7 +20,7 @@ SCHEMA = 1
 
 # What stands elsewhere in the form, or in no form at all.
 OMITTED: Mapping[type, frozenset[str]] = {
-    EngineReading: frozenset({"series"}),
+    EngineReading: frozenset({"series", "progress"}),
     GpuNode: frozenset({"gpus"}),
     TargetList: frozenset({"targets"}),
     Part: frozenset({"value", "at_mono_s"}),

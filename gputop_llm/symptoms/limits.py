@@ -84,6 +84,10 @@ class Limits:
             return self._overrides[name] * threshold.clear / threshold.value
         return threshold.clear
 
+    def given(self, name: str) -> bool:
+        """Whether the user gave this value: an SLO that is given wins over a baseline."""
+        return name in self._overrides
+
     def origin(self, name: str) -> str:
         """ "default", or where the override came from."""
         return self._origins.get(name, "default")
