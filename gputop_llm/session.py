@@ -16,6 +16,7 @@ from typing import Any
 
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
+from gputop_llm.diagnosis import Diagnosis
 from gputop_llm.errors import GputopError
 from gputop_llm.follow import Follower
 from gputop_llm.model import (
@@ -104,6 +105,9 @@ class Session:
         sources: how to reach the node.
         clock: time, for tests.
 
+    Raises:
+        UsageError: a threshold, command or webhook of the settings can't be used.
+
     `history` may be read at any time from any thread.
     """
 
@@ -112,6 +116,7 @@ class Session:
         self.sources = sources
         self.clock = clock or SystemClock()
         self.history = History()
+        self._diagnosis = Diagnosis(config, self.history, sources.simulated)
         self.period_s = config.period_s
         self._follower = Follower(config)
         self._events: deque[tuple[float, str]] = deque(maxlen=100)
@@ -154,6 +159,7 @@ class Session:
             self._thread.join(STOP_S)
         for poller in pollers:
             poller.stop(wait_s=max(0.0, until - time.monotonic()))
+        self._diagnosis.close()
 
     def attach(self, key: str) -> None:
         """Makes a target of the newest frame the focus, and follows it through restarts."""
@@ -242,8 +248,9 @@ class Session:
                 simulated=self.sources.simulated,
                 notes=tuple(text for at, text in self._events if now - at < EVENT_SHOWN_S),
             )
-            self._latest = frame
         self.history.append(frame)
+        frame = self._diagnosis.of(frame)
+        self._latest = frame
         if self._on_frame is not None:
             self._on_frame(frame)
         return frame
