@@ -15,10 +15,10 @@ def run(arguments: Namespace) -> int:
     Raises:
         UsageError: there is no such scenario, or no terminal.
     """
-    from gputop_llm.demo.scenarios import SCENARIOS, scenario
+    from gputop_llm.demo.scenarios import listing, scenario
 
     if arguments.list:
-        sys.stdout.write("".join(f"{name:14} {SCENARIOS[name].about}\n" for name in SCENARIOS))
+        sys.stdout.write(listing())
         sys.stdout.flush()
         return ExitCode.OK
     scenario(arguments.demo)
