@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gputop_llm.model import EngineLive, Latency, Quantile
-from gputop_llm.model.symptom import Evidence
+from gputop_llm.model.symptom import Cause, Evidence
 from gputop_llm.symptoms.checks import State
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.view import EngineView, GpuView
@@ -19,8 +20,8 @@ def gpu_number(gpu: GpuView, name: str, label: str, unit: str, source: str, **mo
     return Evidence(f"{gpu.subject.label} {label}", value, unit, source, 10.0, missing=missing, **more)  # type: ignore[arg-type]
 
 
-def limit(limits: Limits, name: str) -> dict[str, object]:
-    """The threshold that a number was compared with, as keywords for the helpers here."""
+def limit(limits: Limits, name: str) -> dict[str, Any]:
+    """The threshold that a number was compared with, as keywords for `Evidence` and the helpers here."""
     return {"threshold": limits.value(name), "threshold_origin": limits.origin(name)}
 
 
@@ -29,6 +30,13 @@ def engine_number(engine: EngineView, live: EngineLive, name: str, label: str, u
     value: float | None = getattr(live, name)
     missing = live.missing.get(name, "not on the page") if value is None else None
     return Evidence(label, value, unit, f"{engine.kind} /metrics", live.window_s, missing=missing, **more)  # type: ignore[arg-type]
+
+
+def gpu_names(gpus: Sequence[GpuView]) -> str:
+    """Several GPUs in a few letters: "GPU 3", "GPUs 0, 1"."""
+    if len(gpus) == 1:
+        return gpus[0].subject.label
+    return f"GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
 
 
 def quantile_over(quantile: Quantile | None, raise_s: float, clear_s: float) -> State:
@@ -84,6 +92,11 @@ def bounds(quantile: Quantile) -> str:
     if quantile.low <= 0:
         return f"≤ {seconds(quantile.high)}"
     return f"{seconds(quantile.low)} – {seconds(quantile.high)}"
+
+
+def ranked(*causes: Cause) -> tuple[Cause, ...]:
+    """Causes: those that the data speak for, then those they say nothing about; else in the order to check them."""
+    return tuple(sorted(causes, key=lambda cause: (not cause.speaks_for, bool(cause.speaks_against))))
 
 
 def when(condition: bool | None, text: str) -> tuple[str, ...]:

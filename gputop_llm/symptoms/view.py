@@ -5,6 +5,7 @@ Made anew each tick. Everything here is a lookup, a mean or a difference; no thr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,6 +37,10 @@ class GpuView:
         self.subject = Subject(f"gpu:{newest.index}", f"GPU {newest.index}")
         self._means: dict[tuple[str, float], float | None] = {}
         self._readings: dict[float, Sequence[tuple[float, Gpu]]] = {}
+
+    def instance(self, gpu_instance: int) -> Subject:
+        """One MIG instance of the GPU."""
+        return Subject(f"{self.subject.key}/mig:{gpu_instance}", f"{self.subject.label} MIG instance {gpu_instance}")
 
     def get(self, name: str) -> float | None:
         """The newest value of a field of Gpu, or of Gpm as "gpm.<field>"."""
@@ -117,20 +122,26 @@ class EngineView:
         reading = self.frame.scrape.value
         return reading.engine if reading else (self.target.engine if self.target else "unknown")
 
+    def scrapes(self, over_s: float = math.inf) -> Iterator[tuple[float, EngineFrame]]:
+        """(monotonic time of the scrape, a frame that shows it) over the newest `over_s` seconds, newest first."""
+        seen: float | None = None
+        for at, frame in reversed(self.past):
+            if self.past[-1][0] - at > over_s:
+                return
+            scraped = frame.scrape.at_mono_s
+            # Two frames may show one scrape; it is one observation.
+            if scraped is not None and scraped != seen:
+                seen = scraped
+                yield scraped, frame
+
     def values(self, name: str, over_s: float) -> list[tuple[float, float]]:
         """(monotonic time of the scrape, value) of a field of EngineLive's total, oldest first, known values only."""
-        if not self.past:
-            return []
-        newest = self.past[-1][0]
-        found: list[tuple[float, float]] = []
-        for at, frame in self.past:
-            scraped = frame.scrape.at_mono_s
-            value = getattr(frame.window.total, name) if frame.window else None
-            if newest - at > over_s or value is None or scraped is None:
-                continue
-            # Two frames may show one scrape; it is one observation.
-            if not found or found[-1][0] != scraped:
-                found.append((scraped, value))
+        found = [
+            (at, value)
+            for at, frame in self.scrapes(over_s)
+            if frame.window and (value := getattr(frame.window.total, name)) is not None
+        ]
+        found.reverse()
         return found
 
     def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
@@ -219,7 +230,6 @@ class NodeView:
         for frame in self.now.engines:
             target = targets.get(frame.target_key)
             past = [(f.mono_s, e) for f in self.frames for e in f.engines if e.target_key == frame.target_key]
-            name = f"{target.engine} {target.model or ''}".strip() if target else frame.url
             views.append(
                 EngineView(
                     frame=frame,
@@ -227,12 +237,37 @@ class NodeView:
                     gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
                     processes=tuple(loads[p].now for p in (target.pids if target else ()) if p in loads),
                     past=past,
-                    subject=Subject(f"engine:{frame.target_key}", name),
+                    subject=_engine_subject(target, frame),
                     baseline=self.baseline,
                     loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
                 )
             )
         return tuple(views)
+
+    @cached_property
+    def ended(self) -> tuple[EngineView, ...]:
+        """Engines of the kept frames that are no target any more, each as it was seen last."""
+        if self.now.targets.value is None:
+            return ()
+        there = {t.key for t in self.now.targets.value.targets} | {e.target_key for e in self.now.engines}
+        views = []
+        for key in sorted({e.target_key for f in self.frames for e in f.engines} - there):
+            past = [(f.mono_s, e) for f in self.frames for e in f.engines if e.target_key == key]
+            target = next((t for t in self.past_targets if t.key == key), None)
+            subject = _engine_subject(target, past[-1][1])
+            views.append(EngineView(past[-1][1], target, (), (), past, subject, self.baseline))
+        return tuple(views)
+
+    @property
+    def past_targets(self) -> Iterator[Target]:
+        """The targets of the kept frames, newest first, those of the newest frame too."""
+        seen: tuple[Target, ...] = ()
+        for frame in reversed(self.frames):
+            found = frame.targets.value
+            # A look around is shown by several frames.
+            if found is not None and found.targets is not seen:
+                seen = found.targets
+                yield from seen
 
     def _loads(self) -> dict[int, LoadView]:
         """The watched processes by PID."""
@@ -258,7 +293,24 @@ class NodeView:
                 scopes[engine.model_subject(model).key] = frozenset({engine.subject.key})
             for rank in engine.ranks:
                 scopes[engine.rank_subject(rank.rank).key] = frozenset({engine.subject.key})
+            for process in engine.target.processes if engine.target else ():
+                for gpu in engine.gpus:
+                    if process.mig_instance is not None and gpu.index in process.gpus:
+                        scopes[gpu.instance(process.mig_instance).key] = frozenset({engine.subject.key})
+        others = [e.subject.key for e in self.ended]
+        others += [target_subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())]
+        for key in others:
+            scopes.setdefault(key, frozenset({key}))
         return scopes
+
+
+def target_subject(target: Target) -> Subject:
+    """A target as the subject of a symptom, scraped or not."""
+    return Subject(f"engine:{target.key}", f"{target.engine} {target.model or ''}".strip())
+
+
+def _engine_subject(target: Target | None, frame: EngineFrame) -> Subject:
+    return target_subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
 
 
 def _field(gpu: Gpu, name: str) -> float | None:
