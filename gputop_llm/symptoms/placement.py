@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.view import MEAN_S, STALE_S, EngineView, GpuView
+from gputop_llm.symptoms.fresh import unreadable
+from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView
 
 _DATA_PARALLEL = re.compile(r"DP(\d+)")
 
@@ -17,6 +19,19 @@ def rank_on(engine: EngineView, gpu: GpuView) -> str | None:
         if process.rank is not None and gpu.index in process.gpus:
             return process.rank
     return None
+
+
+def instances(engines: Sequence[EngineView], gpu: GpuView) -> dict[int | None, tuple[EngineView, ...]]:
+    """The engines on a GPU by their MIG instance; without MIG all of them under None.
+
+    With MIG, None holds those whose instance isn't known.
+    """
+    found: dict[int | None, tuple[EngineView, ...]] = {}
+    for engine in engines:
+        own = {p.mig_instance for p in (engine.target.processes if engine.target else ()) if gpu.index in p.gpus}
+        for instance in (own - {None} or {None}) if gpu.now.mig_enabled else {None}:
+            found[instance] = (*found.get(instance, ()), engine)
+    return found
 
 
 def data_parallel_rank(engine: EngineView, gpu: GpuView) -> str | None:
@@ -39,12 +54,12 @@ def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
     return tuple(by_rank.values())
 
 
-def least_running(engine: EngineView, gpu: GpuView | None = None) -> float | None:
+def least_running(engine: EngineView, limits: Limits, gpu: GpuView | None = None) -> float | None:
     """The least number of requests that ran at once in the newest `MEAN_S` seconds.
 
     Of one data-parallel rank where `gpu` belongs to one. None when it is unknown now, or the page is stale.
     """
-    if engine.live is None or (engine.frame.scrape.age_s or 0.0) > STALE_S:
+    if engine.live is None or unreadable(engine, limits):
         return None
     rank = data_parallel_rank(engine, gpu) if gpu is not None and len(engine.ranks) > 1 else None
     if rank is None:
@@ -59,6 +74,11 @@ def least_running(engine: EngineView, gpu: GpuView | None = None) -> float | Non
         if live.rank == rank and live.running is not None
     ]
     return _least(past, now[0] if now else None)
+
+
+def running_needs(engine: EngineView, limits: Limits) -> str:
+    """What `least_running` lacks, in words."""
+    return unreadable(engine, limits) or "the engine's running requests (not on its page)"
 
 
 def _least(values: Sequence[float], now: float | None) -> float | None:

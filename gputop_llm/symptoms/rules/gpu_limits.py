@@ -7,9 +7,10 @@ from functools import partial
 
 from gputop_llm import gpus
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
+from gputop_llm.symptoms.advice import LARGER_BATCHES, SMALLER_CHUNKS, SMALLER_KV, SMALLER_WEIGHTS
 from gputop_llm.symptoms.checks import Check, all_of, at_least, judged, under
 from gputop_llm.symptoms.engine import Rule
-from gputop_llm.symptoms.evidence import gpu_number, limit, when
+from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct
@@ -59,7 +60,7 @@ def _bandwidth_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Symp
             gpu_number(gpu, "gpm.tensor_pct", "tensor pipe", "%", "GPM", **limit(limits, f"{rule}.tensor_pct")),
             _achieved_bandwidth(gpu, dram),
         ),
-        causes=(
+        causes=ranked(
             Cause(
                 "decode reads all weights and the KV cache for each token: normal",
                 when(bool(decode), f"{number(decode)} tokens/s generated, {number(running)} sequences a step"),
@@ -69,32 +70,7 @@ def _bandwidth_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Symp
                 ),
             ),
         ),
-        advice=(
-            Advice(
-                "fewer bytes of weights: quantise",
-                {
-                    "vllm": "--quantization fp8",
-                    "sglang": "--quantization fp8",
-                    "trtllm": "quant_config.quant_algo: FP8",
-                },
-            ),
-            Advice(
-                "fewer bytes of KV cache",
-                {
-                    "vllm": "--kv-cache-dtype fp8",
-                    "sglang": "--kv-cache-dtype fp8_e5m2",
-                    "trtllm": "kv_cache_config.dtype: fp8",
-                },
-            ),
-            Advice(
-                "more tokens for each time the weights are read: larger batches, while TPOT allows",
-                {
-                    "vllm": "--max-num-seqs (up)",
-                    "sglang": "--max-running-requests (up)",
-                    "trtllm": "max_batch_size (up)",
-                },
-            ),
-        ),
+        advice=(SMALLER_WEIGHTS, SMALLER_KV, LARGER_BATCHES),
         refuted_by="the top kernel's DRAM throughput in ncu well under its compute throughput",
         next_capture="ncu",
         agreeing=2,
@@ -133,7 +109,7 @@ def _compute_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Sympto
             gpu_number(gpu, "gpm.sm_active_pct", "SM active", "%", "GPM"),
             gpu_number(gpu, "gpm.dram_bw_pct", "DRAM bandwidth", "%", "GPM"),
         ),
-        causes=(
+        causes=ranked(
             Cause(
                 "prompts are being computed: normal",
                 when(bool(prefill), f"{number(prefill)} prompt tokens/s computed, prefix-cache hits {pct(cached)}"),
@@ -146,14 +122,7 @@ def _compute_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Sympto
             ),
         ),
         advice=(
-            Advice(
-                "fewer or cheaper FLOPs: a lower precision that the tensor cores know",
-                {
-                    "vllm": "--quantization fp8",
-                    "sglang": "--quantization fp8",
-                    "trtllm": "quant_config.quant_algo: FP8",
-                },
-            ),
+            SMALLER_WEIGHTS,
             Advice(
                 "compute no prompt twice: share prefixes",
                 {
@@ -162,14 +131,7 @@ def _compute_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Sympto
                     "trtllm": "kv_cache_config.enable_block_reuse: true",
                 },
             ),
-            Advice(
-                "smaller prefill chunks, where decode must not wait for them",
-                {
-                    "vllm": "--max-num-batched-tokens (down)",
-                    "sglang": "--chunked-prefill-size (down)",
-                    "trtllm": "enable_chunked_prefill: true, max_num_tokens (down)",
-                },
-            ),
+            SMALLER_CHUNKS,
         ),
         refuted_by="the top kernel's compute throughput in ncu well under its DRAM throughput",
         next_capture="ncu",

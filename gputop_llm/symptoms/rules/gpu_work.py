@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
+from gputop_llm.model.symptom import Cause, Evidence, Severity, Symptom
+from gputop_llm.symptoms.advice import CUDA_GRAPHS, FEWER_GPUS_A_COPY, LARGER_BATCHES, MORE_FRONT_ENDS, OVERLAP
 from gputop_llm.symptoms.argv import has_flag
 from gputop_llm.symptoms.checks import Check, State, all_of, at_least, judged, over, under
 from gputop_llm.symptoms.engine import Rule
-from gputop_llm.symptoms.evidence import gpu_number, limit, when
+from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import groups, least_running
+from gputop_llm.symptoms.placement import groups, least_running, running_needs
 from gputop_llm.symptoms.threads import computing, hottest
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct
 
 MIG = "MIG: utilisation isn't defined for the parent GPU"
-
-_GRAPHS = Advice(
-    "let CUDA graphs launch the kernels of a step at once",
-    {
-        "vllm": 'no --enforce-eager; --compilation-config \'{"cudagraph_mode": "FULL_AND_PIECEWISE"}\'',
-        "sglang": "no --disable-cuda-graph; --cuda-graph-max-bs (up to the batch that runs)",
-        "trtllm": "cuda_graph_config.max_batch_size (up to the batch that runs)",
-    },
-)
 
 
 def busy_not_working(view: NodeView, limits: Limits) -> Iterator[Check]:
@@ -102,25 +94,7 @@ def _busy_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Symptom:
             gpu_number(gpu, "mem_util_pct", "memory utilisation", "%", "NVML", **limit(limits, f"{rule}.mem_util_pct")),
         ),
         causes=_busy_causes(gpu, engine, occupancy, dram, limits),
-        advice=(
-            _GRAPHS,
-            Advice(
-                "run more sequences at once, so that each kernel has more to do",
-                {
-                    "vllm": "--max-num-seqs (up)",
-                    "sglang": "--max-running-requests (up)",
-                    "trtllm": "max_batch_size (up)",
-                },
-            ),
-            Advice(
-                "use fewer GPUs for one copy of the model, and more copies",
-                {
-                    "vllm": "--tensor-parallel-size (down), --data-parallel-size (up)",
-                    "sglang": "--tp-size (down), --dp-size (up)",
-                    "trtllm": "tensor_parallel_size (down), more servers",
-                },
-            ),
-        ),
+        advice=(CUDA_GRAPHS, LARGER_BATCHES, FEWER_GPUS_A_COPY),
         refuted_by=f"SM active over {limits.clear(f'{rule}.sm_active_pct'):.0f} % while the same requests run",
         next_capture="nsys",
         agreeing=sum(bool(s) for s in signals),
@@ -142,7 +116,7 @@ def _busy_causes(
         at_least(other.mean("util_pct"), limits, f"{rule}.util_pct") is State.RAISED for other in others
     )
     host_bound = hot is not None and hot.cpu_pct >= limits.value("host-bound.thread_pct")
-    return (
+    return ranked(
         Cause(
             "small kernels: the GPU waits between them for the host to launch the next",
             when(
@@ -158,19 +132,19 @@ def _busy_causes(
             "latency-bound kernels: too little work in each to fill the SMs",
             when(
                 occupancy is not None and occupancy < limits.value(f"{rule}.occupancy_pct"),
-                f"SM occupancy {occupancy:.1f} %",
+                f"SM occupancy {pct(occupancy, 1)}",
             )
             + when(
                 running is not None and running < limits.value(f"{rule}.batch"),
-                f"{running:.0f} sequences running" if running is not None else "",
+                f"{number(running)} sequences running",
             ),
             when(
                 dram is not None and dram >= limits.clear("bandwidth-bound.dram_bw_pct"),
-                f"DRAM bandwidth at {dram:.0f} %: memory works hard" if dram is not None else "",
+                f"DRAM bandwidth at {pct(dram)}: memory works hard",
             )
             + when(
                 running is not None and running >= limits.value(f"{rule}.batch"),
-                f"{running:.0f} sequences running" if running is not None else "",
+                f"{number(running)} sequences running",
             ),
         ),
         Cause(
@@ -189,10 +163,10 @@ def starved(view: NodeView, limits: Limits) -> Iterator[Check]:
         if gpu.now.mig_enabled:
             yield Check(rule, gpu.subject, State.UNKNOWN, MIG)
             continue
-        known = [n for engine in engines if (n := least_running(engine, gpu)) is not None]
+        known = [n for engine in engines if (n := least_running(engine, limits, gpu)) is not None]
         running = sum(known) if len(known) == len(engines) or any(known) else None
         util = gpu.mean("util_pct")
-        needs = f"utilisation ({gpu.missing('util_pct')})" if util is None else "the engine's running requests"
+        needs = f"utilisation ({gpu.missing('util_pct')})" if util is None else running_needs(engines[0], limits)
         state = all_of(over(running, limits, f"{rule}.running"), under(util, limits, f"{rule}.util_pct"))
         yield judged(rule, gpu.subject, state, needs, partial(_starved_symptom, view, gpu, engines[0], limits))
 
@@ -227,25 +201,7 @@ def _starved_symptom(view: NodeView, gpu: GpuView, engine: EngineView, limits: L
             ),
         ),
         causes=_starved_causes(view, engine, limits),
-        advice=(
-            Advice(
-                "overlap the scheduler with the GPU's work",
-                {
-                    "vllm": "--async-scheduling",
-                    "sglang": "no --disable-overlap-schedule",
-                    "trtllm": "disable_overlap_scheduler: false",
-                },
-            ),
-            _GRAPHS,
-            Advice(
-                "take HTTP, tokenising and detokenising off the one process",
-                {
-                    "vllm": "--api-server-count (up)",
-                    "sglang": "--tokenizer-worker-num (up)",
-                    "trtllm": "num_postprocess_workers (up)",
-                },
-            ),
-        ),
+        advice=(OVERLAP, CUDA_GRAPHS, MORE_FRONT_ENDS),
         refuted_by=f"utilisation over {limits.clear(f'{rule}.util_pct'):.0f} % with the same number running",
         next_capture="kineto",
         agreeing=1 + busy_thread + bool(waiting),
@@ -264,7 +220,7 @@ def _starved_causes(view: NodeView, engine: EngineView, limits: Limits) -> tuple
     iowait = host.iowait_pct if host else None
     waits = iowait is not None and iowait > limits.value("gpu-starved.iowait_pct")
     swaps = bool(host and host.swap_in_bytes_per_s)
-    return (
+    return ranked(
         Cause("the host is the limit: Python, scheduler or tokeniser", when(busy, text), when(relaxed, text)),
         Cause(
             "each step waits for the one before: results are copied back before the next is scheduled",
@@ -274,8 +230,8 @@ def _starved_causes(view: NodeView, engine: EngineView, limits: Limits) -> tuple
         ),
         Cause(
             "the host waits for a disk, or for memory that was swapped out",
-            when(waits, f"{iowait:.1f} % of CPU time waits for I/O") + when(swaps, "pages are being swapped in"),
-            when(iowait is not None and not waits and not swaps, f"{iowait:.1f} % of CPU time waits for I/O"),
+            when(waits, f"{pct(iowait, 1)} of CPU time waits for I/O") + when(swaps, "pages are being swapped in"),
+            when(iowait is not None and not waits and not swaps, f"{pct(iowait, 1)} of CPU time waits for I/O"),
         ),
     )
 
