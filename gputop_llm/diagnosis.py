@@ -24,7 +24,7 @@ SAVE_EVERY_S = 180.0
 _CLOSE_S = 0.4
 
 # Settings that are thresholds by a name of their own.
-_SLOS = {"slo_ttft_s": "ttft-high.slo_s", "slo_tpot_s": "tpot-high.slo_s"}
+_SLOS = {"slo_ttft_s": "ttft-high.p95_s", "slo_tpot_s": "tpot-high.p95_s"}
 
 
 def limits(config: Config) -> Limits:

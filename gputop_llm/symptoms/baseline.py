@@ -124,7 +124,7 @@ class LearningBaseline:
 
     def __call__(self, engine: EngineView, live: EngineLive, metric: str) -> float | None:
         """The healthy median of a metric (see `past.METRICS`) at the present load; None while it isn't known."""
-        if live.rank is not None and len(engine.ranks) > 1:
+        if live.rank is not None and sum(rank.model == live.model for rank in engine.ranks) > 1:
             # Learnt of the whole: a rank has another load.
             return None
         stream = self._streams.get((engine.frame.target_key, live.model))
