@@ -160,6 +160,8 @@ def _live(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("symptoms", argument_default=argparse.SUPPRESS)
     group.add_argument("--slo-ttft", dest="slo_ttft_s", metavar="SECONDS", help="that p95 TTFT should keep to")
     group.add_argument("--slo-tpot", dest="slo_tpot_s", metavar="SECONDS", help="so with p95 time per output token")
+    group.add_argument("--params", metavar="N", help="the model's size for MBU and MFU, read whole each step: 8B")
+    group.add_argument("--bytes-per-param", metavar="BYTES", help="that each takes; both win over its config.json")
     group.add_argument("--exec", metavar="COMMAND", help="run it on raise and clear (docs/headless.md)")
     group.add_argument("--webhook-file", metavar="FILE", help="has the URL to post to (or: GPUTOP_LLM_WEBHOOK)")
     group.add_argument("--webhook", action=_NoSecret, nargs="?", help=argparse.SUPPRESS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -29,6 +30,7 @@ class Config:
     The API key is never a flag: a command line is readable by every user of the node.
     `api_key` comes from GPUTOP_LLM_API_KEY, or from the file named by `api_key_file`; so with `webhook`, whose
     address often is a secret: it is the text of that variable or file.
+    `params` and `bytes_per_param` say what of a model its config.json does not, or says wrongly.
     `thresholds` are the rules' own, by name, from the table of that name in the config file.
     """
 
@@ -41,6 +43,8 @@ class Config:
     api_key_file: str | None = None
     ca_file: str | None = None
     ascii: bool = False
+    params: float | None = None
+    bytes_per_param: float | None = None
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     exec: str | None = None
@@ -60,6 +64,8 @@ _TYPES: dict[str, type] = {
     "api_key_file": str,
     "ca_file": str,
     "ascii": bool,
+    "params": float,
+    "bytes_per_param": float,
     "slo_ttft_s": float,
     "slo_tpot_s": float,
     "exec": str,
@@ -67,6 +73,9 @@ _TYPES: dict[str, type] = {
     "webhook_file": str,
 }
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+# "8B", "70.6 b", "671e9".
+_PARAMS = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT])", re.IGNORECASE)
+_PARAM_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _ENV_ONLY = {"api_key", "webhook"}
 _FLAG_ONLY = {"pid"}
 _THRESHOLDS = "thresholds"
@@ -128,6 +137,8 @@ def load(
 
 def _convert(name: str, raw: Any, origin: str) -> Any:
     wanted = _TYPES[name]
+    if name == "params" and isinstance(raw, str) and (found := _PARAMS.fullmatch(raw.strip())):
+        return float(found[1]) * _PARAM_UNITS[found[2].upper()]
     if wanted is bool and isinstance(raw, str):
         if raw.lower() in {"1", "true", "yes", "on"}:
             return True
@@ -168,6 +179,9 @@ def _check_ranges(values: Mapping[str, Any], origins: Mapping[str, str]) -> None
     for name in ("slo_ttft_s", "slo_tpot_s"):
         if values.get(name) is not None and not 0 < values[name] < 3600:
             raise UsageError(f"{origins[name]}: an SLO must be above 0 s and below 3600 s", f"got {values[name]}")
+    for name, low, high in (("params", 1e5, 1e14), ("bytes_per_param", 0.1, 8.0)):
+        if values.get(name) is not None and not low <= values[name] <= high:
+            raise UsageError(f"{origins[name]}: {name} must be between {low:g} and {high:g}", f"got {values[name]}")
     for name in ("pid", "gpu"):
         if values.get(name) is not None and values[name] < 0:
             raise UsageError(f"{origins[name]}: {name} can't be negative", f"got {values[name]}")

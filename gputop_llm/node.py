@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop_llm.config import Config
-from gputop_llm.model import EngineReading, GpuNode, Host, TargetList, TargetProcess
+from gputop_llm.model import EngineReading, GpuNode, Host, Target, TargetList, TargetProcess
+from gputop_llm.modelmath import ServedModel
 from gputop_llm.session import Sources
 from gputop_llm.sources.base import Source
 
@@ -33,7 +34,12 @@ def real_sources(config: Config) -> Sources:
 
         return HostSource(watch)
 
-    return Sources(gpus, discovery, host, _metrics(config))
+    def model(target: Target) -> ServedModel:
+        from gputop_llm.sources.model_config import ModelConfigReader
+
+        return ModelConfigReader().read(target)
+
+    return Sources(gpus, discovery, host, _metrics(config), model)
 
 
 def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:

@@ -31,10 +31,12 @@ from gputop_llm.model import (
     TargetList,
     TargetProcess,
 )
+from gputop_llm.modelmath import ServedModel
 from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
 from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.window import EngineTracker
+from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
 
 log = logging.getLogger(__name__)
@@ -50,12 +52,16 @@ STOP_S = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """How to make each source of this node. `simulated` is the label of a demo, else None."""
+    """How to make each source of this node.
+
+    `model` says what an engine serves and may take for ever. `simulated` is the label of a demo, else None.
+    """
 
     gpus: Callable[[], Source[GpuNode]]
     discovery: Callable[[Callable[[], GpuNode | None]], Source[TargetList]]
     host: Callable[[Callable[[], tuple[TargetProcess, ...]]], Source[Host]]
     metrics: Callable[[str], Source[EngineReading]]
+    model: Callable[[Target], ServedModel] | None = None
     simulated: str | None = None
 
 
@@ -116,6 +122,7 @@ class Session:
         self.sources = sources
         self.clock = clock or SystemClock()
         self.history = History()
+        self._served = ServedModels(sources.model, config, self.history, self.clock)
         self._diagnosis = Diagnosis(config, self.history, sources.simulated)
         self.period_s = config.period_s
         self._follower = Follower(config)
@@ -248,6 +255,7 @@ class Session:
                 simulated=self.sources.simulated,
                 notes=tuple(text for at, text in self._events if now - at < EVENT_SHOWN_S),
             )
+        frame = self._served.limits(frame)
         self.history.append(frame)
         frame = self._diagnosis.of(frame)
         self._latest = frame
@@ -297,8 +305,10 @@ class Session:
     def _discovered(self, _found: TargetList | None) -> None:
         with self._lock:
             stale = self._follow()
+            targets = self._targets()
         for engine in stale:
             engine.poller.ask_to_stop()
+        self._served.look(targets)
         self._watch_closely()
         self._first_poll(None)
 

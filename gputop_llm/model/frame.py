@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from gputop_llm.model.engine import EngineReading, EngineWindow
 from gputop_llm.model.gpu import GpuNode
 from gputop_llm.model.host import Host
+from gputop_llm.model.limits import EngineLimits
 from gputop_llm.model.symptom import SymptomReport
 from gputop_llm.model.target import Target, TargetList
 
@@ -41,12 +42,16 @@ class Part(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class EngineFrame:
-    """One engine endpoint at one tick; `window` covers the time up to `scrape.at_mono_s`."""
+    """One engine endpoint at one tick; `window` covers the time up to `scrape.at_mono_s`.
+
+    `limits` are MBU and MFU; None where nobody looks for the model (a replay without it).
+    """
 
     target_key: str
     url: str
     scrape: Part[EngineReading]
     window: EngineWindow | None = None
+    limits: EngineLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)
