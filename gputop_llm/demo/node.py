@@ -10,7 +10,7 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from gputop_llm.demo.cause import LOADING_S, Page
+from gputop_llm.demo.cause import LOADING_S, Cause, Page
 from gputop_llm.demo.gpu_physics import SLICE_S, SimulatedGpu
 from gputop_llm.demo.host_physics import busy_pct, host, plain_load
 from gputop_llm.demo.identity import NOTE, EngineIdentity, plain_job
@@ -22,9 +22,6 @@ from gputop_llm.demo.served import Served
 from gputop_llm.demo.traffic import WARM_UP_S
 from gputop_llm.demo.wire import NodeReading
 from gputop_llm.model import Gpu, GpuNode, GpuProcess, ProcessLoad, TargetList
-
-UP_BEFORE_S = 3600.0
-"""The engines have been up, idle, for this long when the demo starts."""
 
 _IDLE_MEM_BYTES = 645 << 20
 _JOB_MEM_BYTES = 21 << 30
@@ -61,7 +58,7 @@ class SimulatedNode:
     def __init__(self, script: Scenario, seed: int, gpus: int, engines: int, started_s: float) -> None:
         gpus = max(gpus, script.gpus * engines)
         share = gpus_per_engine(gpus, engines)
-        up_s = started_s - UP_BEFORE_S
+        up_s = started_s - script.up_s
         self.label = f"{script.name}, seed {seed}"
         self._script, self._seed, self._started_s = script, seed, started_s
         self._served = [
@@ -85,8 +82,12 @@ class SimulatedNode:
         """Runs everything up to scenario time `to_s`."""
         while (next_s := (self._grid + 1) * SLICE_S - WARM_UP_S) <= to_s:
             self._grid += 1
-            self._begin_cause(next_s)
+            begins = self._begins(next_s)
+            if begins and begins.restart:
+                self._served = [self._restarted(served, next_s) for served in self._served]
             works = {gpu: work for served in self._served for gpu, work in served.advance(next_s).items()}
+            if begins and begins.page is Page.STANDS:
+                self._standing = [served.metrics() for served in self._served]
             for gpu in self._gpus:
                 gpu.advance(works.get(gpu.index) or (_job_slice(next_s, gpu.index) if self._job else Work()))
             busy = busy_pct(self._loads()) / 100
@@ -95,15 +96,10 @@ class SimulatedNode:
             served.catch_up(to_s)
         self._now_s = max(self._now_s, to_s)
 
-    def _begin_cause(self, next_s: float) -> None:
-        """What changes once, in the slice in which the cause begins."""
+    def _begins(self, next_s: float) -> Cause | None:
+        """The scenario's cause in the slice in which it begins, else None."""
         cause = self._script.cause
-        if cause is None or cause.holds(next_s - SLICE_S) or not cause.holds(next_s):
-            return
-        if cause.restart:
-            self._served = [self._restarted(served, next_s) for served in self._served]
-        if cause.page is Page.STANDS:
-            self._standing = [served.metrics() for served in self._served]
+        return cause if cause and cause.holds(next_s) and not cause.holds(next_s - SLICE_S) else None
 
     def _restarted(self, old: Served, at_s: float) -> Served:
         identity = replace(old.identity, started_s=self._started_s + at_s, life=old.identity.life + 1)

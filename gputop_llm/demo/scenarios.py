@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
+from gputop_llm.demo import scenarios_engine, scenarios_gpu, scenarios_health, scenarios_traffic
 from gputop_llm.demo.requests import Limits
 from gputop_llm.demo.script import Scenario
-from gputop_llm.demo.traffic import Lengths, Stream
+from gputop_llm.demo.traffic import CHAT, Lengths, Stream
 from gputop_llm.errors import UsageError
 
-CHAT = Stream(
-    name="chat",
-    rates=((0.0, 4.4),),
-    prompt=Lengths(median=1700, sigma=0.45, low=1000, high=8000),
-    output=Lengths(median=900, sigma=0.35, low=40, high=2500),
-)
-
-_MAIN = (
+MAIN = (
     Scenario(
         name="healthy",
         about="steady chat traffic: nothing waits, KV cache near 40 %, TTFT p50 40-100 ms, ITL p50 10-25 ms",
@@ -44,7 +40,13 @@ _MAIN = (
         limits=Limits(max_num_batched_tokens=8192),
     ),
 )
-SCENARIOS = {script.name: script for script in _MAIN}
+SYMPTOMS = (
+    *scenarios_traffic.SCENARIOS,
+    *scenarios_engine.SCENARIOS,
+    *scenarios_gpu.SCENARIOS,
+    *scenarios_health.SCENARIOS,
+)
+SCENARIOS = {script.name: script for script in (*MAIN, *SYMPTOMS)}
 
 
 def scenario(name: str) -> Scenario:
@@ -55,7 +57,7 @@ def scenario(name: str) -> Scenario:
     """
     found = SCENARIOS.get(name)
     if found is None:
-        main = ", ".join(script.name for script in _MAIN)
+        main = ", ".join(script.name for script in MAIN)
         raise UsageError(f"no demo scenario {name!r}", "", f"choose one of: {main}, … (all: gputop-llm demo --list)")
     return found
 
@@ -71,3 +73,16 @@ def gpus_per_engine(gpus: int, engines: int) -> int:
             f"no demo with {gpus} GPU(s) and {engines} engine(s)", "", "there must be a GPU, and one for each engine"
         )
     return gpus // engines if engines else 0
+
+
+def listing() -> str:
+    """All scenarios for people: a line each, the near misses by name alone."""
+    raising = [script for script in SYMPTOMS if script.raises]
+    near = [script.name.removesuffix("-near-miss") for script in SYMPTOMS if script.nearly]
+    width = max(len(script.name) for script in (*MAIN, *raising))
+    lines = [f"{script.name:{width}}  {script.about}" for script in MAIN]
+    lines += ["", "Each of these raises one symptom, from 0:20 on for less than a minute, and again every 2:30:"]
+    lines += [f"{script.name:{width}}  {script.about}" for script in raising]
+    lines += ["", "NAME-near-miss does nearly the same, and must raise nothing. NAME is one of:"]
+    lines += textwrap.wrap(", ".join(near), 100, break_on_hyphens=False)
+    return "\n".join(lines) + "\n"

@@ -25,6 +25,7 @@ class Scenario:
         cause: what happens beside the traffic.
         gpus: how many GPUs each engine needs at least.
         ranks: data-parallel ranks.
+        up_s: for how long the engines have been up, idle, when the demo starts.
         raises: id of the symptom that this is made to raise.
         nearly: id of the symptom that this only just does not raise.
         when: from when to when the cause of that symptom is there, in seconds.
@@ -41,6 +42,7 @@ class Scenario:
     cause: Cause | None = None
     gpus: int = 1
     ranks: int = 1
+    up_s: float = 3600.0
     raises: str | None = None
     nearly: str | None = None
     when: tuple[float, float] = (0.0, 0.0)

@@ -111,3 +111,11 @@ class Stream:
             prefix_tokens=0 if prefix is None else self.prefix_blocks * block_size,
             finish_reason=self.ends or ("stop" if stops else "length"),
         )
+
+
+CHAT = Stream(
+    name="chat",
+    rates=((0.0, 4.4),),
+    prompt=Lengths(median=1700, sigma=0.45, low=1000, high=8000),
+    output=Lengths(median=900, sigma=0.35, low=40, high=2500),
+)
