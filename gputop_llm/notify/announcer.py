@@ -53,7 +53,7 @@ class Announcer:
         self._dropped = 0
 
     def update(self, report: SymptomReport, mono_s: float, at_s: float) -> list[Event]:
-        """The events that are due, worst first."""
+        """The events that are due: what was raised, worst first, and what was cleared."""
         for symptom in report.active:
             known = self._known.get(symptom.key)
             # What has been told stays told, also when something else turns out to explain it.
@@ -79,7 +79,7 @@ class Announcer:
         while self._sent and mono_s - self._sent[0] >= _MINUTE_S:
             self._sent.popleft()
         due = [v for v in self._known.values() if v.on != v.told and mono_s - v.told_at >= EACH_S]
-        due.sort(key=lambda v: -v.symptom.severity)
+        due.sort(key=lambda v: (not v.on, -v.symptom.severity))
         events = []
         for known in due[: MOST - len(self._sent)]:
             explains = tuple(s.key for s in report.active if known.on and s.root == known.symptom.key)

@@ -78,6 +78,9 @@ class Webhook:
             raise GputopError(self._failed(), self._too_late() if late.is_set() else _reason(error)) from None
         finally:
             watchdog.cancel()
+        if late.is_set():
+            # The headers were cut off, which nobody minded.
+            raise GputopError(self._failed(), self._too_late())
         if 300 <= status < 400:
             raise GputopError(
                 self._failed(), f"it redirects (status {status})", "give the address that it redirects to"
