@@ -48,11 +48,14 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
     Args:
         why: why it is simulated, to be said beside what is simulated.
     """
+    from gputop_llm.demo.model import served_model
+
     return Sources(
         gpus=node.gpu_source,
         discovery=lambda _newest: node.discovery_source(),
         host=node.host_source,
         metrics=_metrics(config),
+        model=served_model,
         simulated=f"{node.label}; {why}" if why else node.label,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gputop_llm import gpus
 from gputop_llm.errors import UsageError
@@ -11,6 +12,8 @@ from gputop_llm.model import Gpu, MigInstance
 from gputop_llm.symptoms.view import EngineView
 
 _VGPU = re.compile(r"-\d+[ABCQ]$")
+# What the GPUs of a demo have behind their name.
+_SIMULATED = " (simulated)"
 _SLICE = re.compile(r"\b(?:(\d)c\.)?(\d)g\.\d+gb\b")
 
 
@@ -29,22 +32,26 @@ def peaks_of(engine: EngineView) -> Peaks | str:
     if not engine.gpus:
         return "which GPUs the engine runs on is not known"
     first = engine.gpus[0].now
-    names = {gpu.now.name for gpu in engine.gpus}
-    if len(names) > 1:
+    if len(engine.gpus) > 1 and len({gpu.now.name for gpu in engine.gpus}) > 1:
         return "the engine's GPUs are of different kinds"
     if first.name is None:
         return first.missing.get("name", "the GPU's name is not known")
-    if _VGPU.search(first.name):
-        return f"{first.name} is a vGPU: its share of the card is not known"
     if first.mig_enabled:
         return _slice(engine, first)
-    spec = gpus.find(first.name, first.mem_total_bytes)
+    return _whole(first.name, first.mem_total_bytes, first.mem_clock_max_mhz, first.mem_bus_width_bits)
+
+
+@lru_cache(maxsize=64)
+def _whole(name: str, mem_bytes: int | None, clock_mhz: float | None, bus_bits: int | None) -> Peaks | str:
+    if _VGPU.search(name):
+        return f"{name} is a vGPU: its share of the card is not known"
+    spec = gpus.find(name.removesuffix(_SIMULATED), mem_bytes)
     if spec is not None and spec.mem_bytes_per_s is not None:
-        return Peaks(first.name, spec, spec.mem_bytes_per_s, _source(spec, "mem_bytes_per_s"))
-    nominal = gpus.nominal_from_nvml(first.mem_clock_max_mhz, first.mem_bus_width_bits)
+        return Peaks(name, spec, spec.mem_bytes_per_s, _source(spec, "mem_bytes_per_s"))
+    nominal = gpus.nominal_from_nvml(clock_mhz, bus_bits)
     if nominal is None:
-        return Peaks(first.name, spec, None, f"{first.name} is not in the table of GPUs, and NVML tells no bandwidth")
-    return Peaks(first.name, spec, nominal.bytes_per_s, nominal.source)
+        return Peaks(name, spec, None, f"{name} is not in the table of GPUs, and NVML tells no bandwidth")
+    return Peaks(name, spec, nominal.bytes_per_s, nominal.source)
 
 
 def peak_source(spec: gpus.GpuSpec, dtype: str) -> str:
