@@ -86,6 +86,16 @@ def all_of(*states: State) -> State:
     return State.BETWEEN if State.BETWEEN in states else State.RAISED
 
 
+def all_in_turn(*conditions: Callable[[], State]) -> State:
+    """As `all_of`, but asks no further once one is gone: put what is cheap to ask first."""
+    states: list[State] = []
+    for condition in conditions:
+        states.append(condition())
+        if states[-1] is State.CLEAR:
+            break
+    return all_of(*states)
+
+
 def any_of(*states: State) -> State:
     """Holds when one holds; gone only when all are gone; unknown when none holds and one is unknown."""
     if State.RAISED in states:

@@ -6,9 +6,11 @@ Made anew each tick. Everything here is a lookup, a mean or a difference; no thr
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter, itemgetter
 from statistics import fmean
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
@@ -50,22 +52,24 @@ class GpuView:
         """The mean of a field's known values over the newest `over_s` seconds; None when it is unknown now."""
         key = (name, over_s)
         if key not in self._means:
-            known = [v for _, v in self.values(name, over_s) if v is not None]
-            self._means[key] = fmean(known) if known and self.get(name) is not None else None
+            known = [v for _, v in self.values(name, over_s) if v is not None] if self.get(name) is not None else ()
+            self._means[key] = sum(known) / len(known) if known else None
         return self._means[key]
 
     def values(self, name: str, over_s: float) -> Iterator[tuple[float, float | None]]:
         """(monotonic time, value) of a field over the newest `over_s` seconds, oldest first."""
-        for at, gpu in self.readings(over_s):
-            yield at, _field(gpu, name)
+        readings = self.readings(over_s)
+        if name.startswith("gpm."):
+            of_gpm = attrgetter(name[4:])
+            return ((at, None if gpu.gpm is None else of_gpm(gpu.gpm)) for at, gpu in readings)
+        read = attrgetter(name)
+        return ((at, read(gpu)) for at, gpu in readings)
 
     def readings(self, over_s: float = MEAN_S) -> Sequence[tuple[float, Gpu]]:
         """(monotonic time, reading) over the newest `over_s` seconds, oldest first."""
         found = self._readings.get(over_s)
         if found is None:
-            first = len(self.past)
-            while first and self.past[-1][0] - self.past[first - 1][0] <= over_s:
-                first -= 1
+            first = bisect_left(self.past, self.past[-1][0] - over_s, key=itemgetter(0)) if self.past else 0
             found = self._readings[over_s] = self.past[first:]
         return found
 

@@ -10,7 +10,7 @@ from statistics import fmean
 from gputop_llm import gpus as table
 from gputop_llm.model import Gpu
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
-from gputop_llm.symptoms.checks import Check, State, all_of, judged, over
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
@@ -29,10 +29,9 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Slowdown:
-    """How long reasons of one kind held, and how far the clock is down, both over the window."""
+    """The share of the window during which reasons of one kind held: any of them, and each one."""
 
-    share_pct: float | None
-    below_pct: float | None
+    share_pct: float
     by_reason: Mapping[str, float]
     by_counter: bool
 
@@ -69,17 +68,36 @@ def _check(
     make: Callable[[NodeView, GpuView, _Slowdown, Limits], Symptom],
     limits: Limits,
 ) -> Check:
-    slowdown = _slowdown(gpu, reasons)
-    state = all_of(
-        over(slowdown.share_pct, limits, f"{rule}.share_pct"),
-        over(slowdown.below_pct, limits, f"{rule}.clock_below_pct"),
+    if not _shares(gpu.now, reasons):
+        needs = f"the reasons for lowered clocks ({gpu.missing('throttle')})"
+        return Check(rule, gpu.subject, State.UNKNOWN, _needs(view, needs))
+    state = all_in_turn(
+        partial(over, _below_pct(gpu), limits, f"{rule}.clock_below_pct"),
+        partial(_held_down, gpu, reasons, limits, f"{rule}.share_pct"),
     )
-    if slowdown.share_pct is None:
-        state, needs = State.UNKNOWN, f"the reasons for lowered clocks ({gpu.missing('throttle')})"
-    else:
-        name = "sm_clock_mhz" if gpu.now.sm_clock_mhz is None else "sm_clock_max_mhz"
-        needs = f"the SM clock and its maximum ({gpu.missing(name)})"
-    return judged(rule, gpu.subject, state, _needs(view, needs), partial(make, view, gpu, slowdown, limits))
+    name = "sm_clock_mhz" if gpu.now.sm_clock_mhz is None else "sm_clock_max_mhz"
+    needs = _needs(view, f"the SM clock and its maximum ({gpu.missing(name)})")
+    return judged(rule, gpu.subject, state, needs, partial(_make, make, view, gpu, reasons, limits))
+
+
+def _make(
+    make: Callable[[NodeView, GpuView, _Slowdown, Limits], Symptom],
+    view: NodeView,
+    gpu: GpuView,
+    reasons: Sequence[str],
+    limits: Limits,
+) -> Symptom:
+    return make(view, gpu, _slowdown(gpu, reasons), limits)
+
+
+def _below_pct(gpu: GpuView) -> float | None:
+    """How far the SM clock is below its maximum, in percent."""
+    clock, top = gpu.mean("sm_clock_mhz"), gpu.now.sm_clock_max_mhz
+    return 100.0 * (1 - clock / top) if clock is not None and top else None
+
+
+def _held_down(gpu: GpuView, reasons: Sequence[str], limits: Limits, name: str) -> State:
+    return over(_slowdown(gpu, reasons).share_pct, limits, name)
 
 
 def _needs(view: NodeView, what: str) -> str:
@@ -89,12 +107,9 @@ def _needs(view: NodeView, what: str) -> str:
 
 def _slowdown(gpu: GpuView, reasons: Sequence[str]) -> _Slowdown:
     known = [shares for _, reading in gpu.readings() if (shares := _shares(reading, reasons))]
-    now = _shares(gpu.now, reasons)
-    clock, top = gpu.mean("sm_clock_mhz"), gpu.now.sm_clock_max_mhz
     return _Slowdown(
-        share_pct=fmean(max(shares.values()) for shares in known) if known and now else None,
-        below_pct=100.0 * (1 - clock / top) if clock is not None and top else None,
-        by_reason={name: fmean(shares.get(name, 0.0) for shares in known) for name in now or ()},
+        share_pct=fmean(max(shares.values()) for shares in known),
+        by_reason={name: fmean(shares.get(name, 0.0) for shares in known) for name in known[-1]},
         by_counter=any(t.name in reasons and t.source == "counter" for t in gpu.now.throttle or ()),
     )
 

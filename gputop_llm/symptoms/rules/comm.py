@@ -10,7 +10,7 @@ from gputop_llm import gpus as table
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import FEWER_GPUS_A_COPY
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State, all_of, any_of, at_least, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, at_least, judged, over, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_names, gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
@@ -69,17 +69,31 @@ def _judge(engine: EngineView, group: tuple[GpuView, ...], limits: Limits) -> _G
     utils = [None if gpu.now.mig_enabled else gpu.mean("util_pct") for gpu in group]
     known = [util for util in utils if util is not None]
     spread = max(known) - min(known) if len(known) == len(utils) else None
-    links = [link for gpu in group if (link := _busiest(gpu)) is not None]
-    traffic = over(max((link.share_pct for link in links), default=None), limits, "comm-bound.link_pct")
-    if traffic is not State.RAISED and any(gpu.mean("nvlink_tx_bytes_per_s") and not _nvlink(gpu) for gpu in group):
-        traffic = State.UNKNOWN
-    running = over(least_running(engine, limits, group[0]), limits, "comm-bound.running")
-    waiting = all_of(
-        *(at_least(util, limits, "comm-bound.util_pct") for util in utils),
-        *(under(gpu.mean("gpm.sm_active_pct"), limits, "comm-bound.sm_active_pct") for gpu in group),
-        traffic,
+    waiting = all_in_turn(
+        *(partial(at_least, util, limits, "comm-bound.util_pct") for util in utils),
+        *(partial(_few_sms, gpu, limits) for gpu in group),
+        partial(_traffic, group, limits),
     )
-    return _Group(group, waiting, all_of(running, over(spread, limits, "comm-bound.spread_pct")), spread)
+    apart = all_in_turn(
+        partial(over, spread, limits, "comm-bound.spread_pct"), partial(_running, engine, group[0], limits)
+    )
+    return _Group(group, waiting, apart, spread)
+
+
+def _few_sms(gpu: GpuView, limits: Limits) -> State:
+    return under(gpu.mean("gpm.sm_active_pct"), limits, "comm-bound.sm_active_pct")
+
+
+def _traffic(group: tuple[GpuView, ...], limits: Limits) -> State:
+    shares = [link.share_pct for gpu in group if (link := _busiest(gpu)) is not None]
+    state = over(max(shares, default=None), limits, "comm-bound.link_pct")
+    if state is not State.RAISED and any(gpu.mean("nvlink_tx_bytes_per_s") and not _nvlink(gpu) for gpu in group):
+        return State.UNKNOWN
+    return state
+
+
+def _running(engine: EngineView, gpu: GpuView, limits: Limits) -> State:
+    return over(least_running(engine, limits, gpu), limits, "comm-bound.running")
 
 
 def _nvlink(gpu: GpuView) -> tuple[float, str] | None:

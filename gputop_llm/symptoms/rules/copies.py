@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State, all_of, judged, over
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import engine_number, ranked, when
 from gputop_llm.symptoms.limits import Limits
@@ -35,11 +35,15 @@ def copy_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
             yield Check(rule, gpu.subject, State.UNKNOWN, "MIG: PCIe traffic is that of all instances together")
             continue
         share = _share_pct(gpu)
-        rates = [value for engine in engines if (value := engine.mean("generation_tokens_per_s")) is not None]
-        decoding = over(sum(rates) if rates else None, limits, f"{rule}.generation_tokens_per_s")
+        state = all_in_turn(partial(over, share, limits, f"{rule}.link_pct"), partial(_decoding, engines, limits))
         needs = _needs(gpu) if share is None else "the engine's rate of generated tokens"
         make = partial(_symptom, gpu, engines[0], limits)
-        yield judged(rule, gpu.subject, all_of(over(share, limits, f"{rule}.link_pct"), decoding), needs, make)
+        yield judged(rule, gpu.subject, state, needs, make)
+
+
+def _decoding(engines: Sequence[EngineView], limits: Limits) -> State:
+    rates = [value for engine in engines if (value := engine.mean("generation_tokens_per_s")) is not None]
+    return over(sum(rates) if rates else None, limits, "copy-bound.generation_tokens_per_s")
 
 
 def _capacity(gpu: GpuView) -> float | None:

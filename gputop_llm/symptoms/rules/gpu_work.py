@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from gputop_llm.model.symptom import Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import CUDA_GRAPHS, FEWER_GPUS_A_COPY, LARGER_BATCHES, MORE_FRONT_ENDS, OVERLAP
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State, all_of, at_least, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, all_of, any_of, at_least, judged, over, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
@@ -163,12 +163,19 @@ def starved(view: NodeView, limits: Limits) -> Iterator[Check]:
         if gpu.now.mig_enabled:
             yield Check(rule, gpu.subject, State.UNKNOWN, MIG)
             continue
-        known = [n for engine in engines if (n := least_running(engine, limits, gpu)) is not None]
-        running = sum(known) if len(known) == len(engines) or any(known) else None
         util = gpu.mean("util_pct")
         needs = f"utilisation ({gpu.missing('util_pct')})" if util is None else running_needs(engines[0], limits)
-        state = all_of(over(running, limits, f"{rule}.running"), under(util, limits, f"{rule}.util_pct"))
+        state = all_in_turn(
+            partial(under, util, limits, f"{rule}.util_pct"),
+            partial(_running, engines, gpu, limits),
+        )
         yield judged(rule, gpu.subject, state, needs, partial(_starved_symptom, view, gpu, engines[0], limits))
+
+
+def _running(engines: Sequence[EngineView], gpu: GpuView, limits: Limits) -> State:
+    """Whether requests run on a GPU all the time, of any engine; unknown if that would decide it."""
+    counts = [least_running(engine, limits, gpu) for engine in engines]
+    return any_of(*(over(count, limits, "gpu-starved.running") for count in counts))
 
 
 def _starved_symptom(view: NodeView, gpu: GpuView, engine: EngineView, limits: Limits) -> Symptom:

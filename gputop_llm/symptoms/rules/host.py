@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -10,7 +10,7 @@ from statistics import fmean
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import CUDA_GRAPHS, MORE_FRONT_ENDS, OVERLAP
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State, all_of, any_of, at_least, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, at_least, judged, over, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_names, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
@@ -52,22 +52,33 @@ def _suspect(engine: EngineView, process: LoadView, limits: Limits) -> _Suspect 
         return None
     mine = next((p.gpus for p in (engine.target.processes if engine.target else ()) if p.pid == process.now.pid), ())
     gpus = tuple(gpu for gpu in engine.gpus if gpu.index in mine) or engine.gpus
+    sm, exact = _sm_active_pct(gpus)
+    state = all_in_turn(
+        partial(at_least, hot.cpu_pct, limits, "host-bound.thread_pct"),
+        partial(_idle, sm, exact, limits),
+        partial(_running, engine, gpus, limits),
+    )
+    return _Suspect(hot, gpus, sm, exact, state)
+
+
+def _sm_active_pct(gpus: Sequence[GpuView]) -> tuple[float | None, bool]:
+    """The mean over the GPUs and whether it is exact: without GPM it is utilisation, which SM active never exceeds."""
     sm = [gpu.mean("gpm.sm_active_pct") for gpu in gpus]
     exact = None not in sm
     if not exact:
-        # No SM works while no kernel runs, so utilisation is an upper bound of SM active.
         sm = [None if gpu.now.mig_enabled else gpu.mean("util_pct") for gpu in gpus]
     known = [value for value in sm if value is not None]
-    mean = fmean(known) if known and len(known) == len(sm) else None
-    idle = under(mean, limits, "host-bound.sm_active_pct")
-    if not exact and idle is not State.RAISED:
-        idle = State.UNKNOWN
-    state = all_of(
-        at_least(hot.cpu_pct, limits, "host-bound.thread_pct"),
-        idle,
-        over(least_running(engine, limits, gpus[0] if gpus else None), limits, "host-bound.running"),
-    )
-    return _Suspect(hot, gpus, mean, exact, state)
+    return (fmean(known) if known and len(known) == len(sm) else None), exact
+
+
+def _idle(sm_active_pct: float | None, exact: bool, limits: Limits) -> State:
+    state = under(sm_active_pct, limits, "host-bound.sm_active_pct")
+    # An upper bound can prove that little works, not that much does.
+    return state if exact or state is State.RAISED else State.UNKNOWN
+
+
+def _running(engine: EngineView, gpus: Sequence[GpuView], limits: Limits) -> State:
+    return over(least_running(engine, limits, gpus[0] if gpus else None), limits, "host-bound.running")
 
 
 def _host_needs(engine: EngineView, worst: _Suspect, limits: Limits) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
 
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.checks import Check, State, any_of, is_true, judged, over
@@ -53,19 +52,22 @@ def _best(gpu: GpuView, name: str, limits: Limits) -> float | None:
 
 
 def _slow(gpu: GpuView, name: str, limits: Limits) -> State:
-    top = gpu.get(f"{name}_max")
-    if gpu.get(name) is None or top is None or gpu.mean("util_pct") is None:
+    now, top = gpu.get(name), gpu.get(f"{name}_max")
+    if now is None or top is None or gpu.now.util_pct is None:
         return State.UNKNOWN
+    if now >= top:
+        return State.CLEAR
     best = _best(gpu, name, limits)
     return is_true(best is not None and best < top)
 
 
 def _grown(gpu: GpuView, name: str) -> float | None:
-    """How much a counter grew within the kept time; None while it is unknown. A counter that fell began anew."""
-    values = [value for _, value in gpu.values(name, _KEPT_S) if value is not None]
-    if not values or gpu.get(name) is None:
+    """How much a counter grew within the kept time; None while it is unknown. One that fell has begun anew."""
+    now = gpu.get(name)
+    if now is None:
         return None
-    return sum(max(0.0, after - before) for before, after in pairwise(values))
+    first = next((value for _, value in gpu.values(name, _KEPT_S) if value is not None), now)
+    return now - first if now >= first else now
 
 
 def _symptom(gpu: GpuView, replays: float | None, errors: float | None, limits: Limits) -> Symptom:

@@ -9,12 +9,12 @@ from functools import partial
 from gputop_llm.model import Gpu, GpuProcess
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Subject, Symptom
 from gputop_llm.symptoms.advice import LESS_GPU_MEMORY, SMALLER_CHUNKS
-from gputop_llm.symptoms.checks import Check, State, all_of, any_of, judged, over
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.placement import instances
-from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
+from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import pct, size
 
 
@@ -48,16 +48,23 @@ def _judge(view: NodeView, gpu: GpuView, instance: int | None, engines: Sequence
     settled_s = _settled_since(view, engines, limits)
     if settled_s is None:
         return Check(rule, subject, State.CLEAR)
-    uses = [u for at, g in gpu.past if at >= settled_s and (u := _use(at, g, instance)) is not None]
-    if not uses or _use(uses[-1].mono_s, gpu.now, instance) is None:
+    recent = _uses(gpu.readings(), instance, settled_s)
+    if not recent or _use(recent[-1].mono_s, gpu.now, instance) is None:
         return Check(rule, subject, State.UNKNOWN, f"the used memory ({gpu.missing('mem_used_bytes')})")
-    recent = [u for u in uses if uses[-1].mono_s - u.mono_s <= MEAN_S]
     jump = over(_growth_pct(recent), limits, f"{rule}.jump_pct")
-    filling = all_of(
-        over(uses[-1].pct, limits, f"{rule}.full_pct"), over(_growth_pct(uses), limits, f"{rule}.growth_pct")
+    filling = all_in_turn(
+        partial(over, recent[-1].pct, limits, f"{rule}.full_pct"), partial(_growing, gpu, instance, settled_s, limits)
     )
-    make = partial(_symptom, gpu, subject, engines[0], recent if jump is State.RAISED else uses, limits)
+    make = partial(_symptom, gpu, subject, engines[0], jump is not State.CLEAR, instance, settled_s, limits)
     return judged(rule, subject, any_of(jump, filling), "", make)
+
+
+def _uses(readings: Sequence[tuple[float, Gpu]], instance: int | None, since_s: float) -> list[_Used]:
+    return [used for at, gpu in readings if at >= since_s and (used := _use(at, gpu, instance)) is not None]
+
+
+def _growing(gpu: GpuView, instance: int | None, since_s: float, limits: Limits) -> State:
+    return over(_growth_pct(_uses(gpu.past, instance, since_s)), limits, "memory-spike.growth_pct")
 
 
 def _settled_since(view: NodeView, engines: Sequence[EngineView], limits: Limits) -> float | None:
@@ -94,7 +101,16 @@ def _growth_pct(uses: Sequence[_Used]) -> float:
     return 100.0 * (uses[-1].used - min(u.used for u in uses)) / uses[-1].total
 
 
-def _symptom(gpu: GpuView, subject: Subject, engine: EngineView, uses: Sequence[_Used], limits: Limits) -> Symptom:
+def _symptom(
+    gpu: GpuView,
+    subject: Subject,
+    engine: EngineView,
+    jump: bool,
+    instance: int | None,
+    since_s: float,
+    limits: Limits,
+) -> Symptom:
+    uses = _uses(gpu.readings() if jump else gpu.past, instance, since_s)
     before, now = min(uses, key=lambda u: u.used), uses[-1]
     span_s = now.mono_s - before.mono_s
     grown = now.used - before.used
