@@ -16,7 +16,7 @@ _SHARE = 0.1
 def trend(values: Sequence[float | None]) -> str | None:
     """ "rising", "steady" or "falling": the newest third against the oldest, by medians; None with too few values.
 
-    The difference must be a tenth of the larger one, and more than the values of one third scatter.
+    The difference must be a tenth of the larger one, and twice as much as the values of one third scatter.
     """
     known = [v for v in values if v is not None]
     if len(known) < _LEAST_KNOWN:
@@ -25,6 +25,6 @@ def trend(values: Sequence[float | None]) -> str | None:
     old, new = known[:third], known[-third:]
     before, now = median(old), median(new)
     scatter = max(median(abs(v - middle) for v in part) for part, middle in ((old, before), (new, now)))
-    if abs(now - before) <= max(_SHARE * max(abs(now), abs(before)), scatter):
+    if abs(now - before) <= max(_SHARE * max(abs(now), abs(before)), 2.0 * scatter):
         return "steady"
     return "rising" if now > before else "falling"
