@@ -69,13 +69,15 @@ def test_the_event_is_json_on_standard_input_and_in_a_few_variables(script, tmp_
     assert arguments == ["--team", "inference on call"]
 
 
-def test_no_shell_reads_the_command_or_the_event(tmp_path):
-    evil = a_symptom(
-        "kv-pressure", headline=f"$(touch {tmp_path}/pwned) `touch {tmp_path}/pwned`\n; touch {tmp_path}/pwned"
+def test_no_shell_reads_the_command_or_the_event(script, tmp_path):
+    out, pwned = tmp_path / "out.json", tmp_path / "pwned"
+    event = notice(
+        Event(True, a_symptom(headline=f"$(touch {pwned}) `touch {pwned}`\n; touch {pwned}"), 1.7e9), "n", None
     )
-    event = notice(Event(True, evil, 1.7e9), "n", None)
-    Command(f"touch {tmp_path}/done ';' '$HOME' '&&' '|'").deliver(event)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["done"]
+    command = script(f"Path({str(out)!r}).write_text(json.dumps(sys.argv[1:]))")
+    Command(f"{command} ; touch {pwned} && $HOME '|' *").deliver(event)
+    assert json.loads(out.read_text()) == [";", "touch", str(pwned), "&&", "$HOME", "|", "*"]
+    assert not pwned.exists()
     assert "\n" not in event.words["GPUTOP_LLM_HEADLINE"]
 
 
