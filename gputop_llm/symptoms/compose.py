@@ -44,7 +44,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "thermal-throttled": ("tpot-high", "ttft-high", "compute-bound"),
         "hw-slowdown": ("tpot-high", "ttft-high", "compute-bound"),
         "link-degraded": ("comm-bound", "copy-bound", "tpot-high"),
-        "comm-bound": ("gpu-busy-not-working", "tpot-high", "ttft-high"),
+        "comm-bound": ("gpu-busy-not-working", "copy-bound", "tpot-high", "ttft-high"),
         "copy-bound": ("gpu-busy-not-working", "tpot-high", "ttft-high"),
         "gpu-starved": ("tpot-high", "ttft-high", "queue-growing"),
         "kv-pressure": ("queue-growing", "ttft-high", "tpot-high", "errors-rising"),

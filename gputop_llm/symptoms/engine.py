@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 # While an engine warms up only these are raised: they are as true then as later.
 NOT_HELD_BACK = frozenset(
-    {"warming-up", "gpu-fault", "noisy-neighbour", "hw-slowdown", "thermal-throttled", "metrics-stale", "memory-spike"}
+    {"warming-up", "gpu-fault", "noisy-neighbour", "hw-slowdown", "thermal-throttled", "metrics-stale"}
 )
 
 # (name of a history series, number of newest slots) → values, oldest first.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gputop_llm import gpus
+from gputop_llm.model.limits import LimitEstimate
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import LARGER_BATCHES, SMALLER_CHUNKS, SMALLER_KV, SMALLER_WEIGHTS
 from gputop_llm.symptoms.checks import Check, all_of, at_least, judged, under
@@ -59,6 +60,7 @@ def _bandwidth_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Symp
             gpu_number(gpu, "gpm.dram_bw_pct", "DRAM bandwidth", "%", "GPM", **limit(limits, f"{rule}.dram_bw_pct")),
             gpu_number(gpu, "gpm.tensor_pct", "tensor pipe", "%", "GPM", **limit(limits, f"{rule}.tensor_pct")),
             _achieved_bandwidth(gpu, dram),
+            _estimate(engine, "mbu", "MBU"),
         ),
         causes=ranked(
             Cause(
@@ -94,6 +96,15 @@ def _achieved_bandwidth(gpu: GpuView, dram_pct: float | None) -> Evidence:
     return Evidence(name, peak * dram_pct / 100.0, "B/s", source, 10.0)
 
 
+def _estimate(engine: EngineView, which: str, name: str) -> Evidence:
+    """The engine's MBU or MFU, as far as its model is known."""
+    found: LimitEstimate | None = getattr(engine.frame.limits, which) if engine.frame.limits else None
+    if found is None:
+        return Evidence(name, None, "%", "estimate", missing="the engine's model hasn't been looked at")
+    text = f"at least {pct(found.value_pct)}" if found.at_least and found.value_pct is not None else None
+    return Evidence(name, found.value_pct, "%", found.formula, text=text, missing=found.unknown)
+
+
 def _compute_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Symptom:
     rule = "compute-bound"
     tensor, dram = gpu.mean("gpm.tensor_pct"), gpu.mean("gpm.dram_bw_pct")
@@ -108,6 +119,7 @@ def _compute_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Sympto
             gpu_number(gpu, "gpm.tensor_pct", "tensor pipe", "%", "GPM", **limit(limits, f"{rule}.tensor_pct")),
             gpu_number(gpu, "gpm.sm_active_pct", "SM active", "%", "GPM"),
             gpu_number(gpu, "gpm.dram_bw_pct", "DRAM bandwidth", "%", "GPM"),
+            _estimate(engine, "mfu", "MFU"),
         ),
         causes=ranked(
             Cause(
