@@ -49,15 +49,20 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "gpu-starved": ("tpot-high", "ttft-high", "queue-growing"),
         "kv-pressure": ("queue-growing", "ttft-high", "tpot-high", "errors-rising"),
         "scheduler-capped": ("queue-growing", "ttft-high"),
-        "rank-imbalance": ("queue-growing", "ttft-high"),
-        "prefix-cache-cold": ("ttft-high", "compute-bound"),
+        "rank-imbalance": ("kv-pressure", "scheduler-capped", "queue-growing", "ttft-high", "tpot-high"),
+        "prefix-cache-cold": ("queue-growing", "ttft-high", "compute-bound"),
         "spec-decode-weak": ("tpot-high",),
         "queue-growing": ("ttft-high", "errors-rising"),
+        "ttft-high": ("errors-rising",),
         "gpu-busy-not-working": ("tpot-high",),
         "bandwidth-bound": ("tpot-high",),
         "compute-bound": ("ttft-high", "tpot-high"),
     }.items()
 }
+
+# Notes that tell what the limit is: what it limits may be bad. Any other note says that something is as it always was,
+# which explains no change.
+LIMITS = frozenset({"bandwidth-bound", "compute-bound"})
 
 
 def compose(raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> tuple[Symptom, ...]:
@@ -88,7 +93,7 @@ def _parent(symptom: Symptom, all_of_them: list[Symptom], scopes: Mapping[str, f
         other
         for other in all_of_them
         if symptom.id in EXPLAINS.get(other.id, ())
-        # A note tells what the limit is; it explains something bad only when that is its usual effect.
+        and (other.severity > Severity.NOTE or other.id in LIMITS)
         and other.key != symptom.key
         and _related(symptom, other, scopes)
     ]

@@ -344,7 +344,7 @@ def _engine(
     else:
         by_rank = by_model = (total,)
         series = (_series(seen, MODEL, "0", total, count),)
-    page = recorded.reading(series=series, **_at(reading, seen))
+    page = recorded.reading(**{"series": series, "progress": ("steps", "generation_tokens"), **_at(reading, seen)})
     age = s - seen + 0.2
     newest = _part(page, seen, age_s=age, took_s=0.006, polls=s + 1)
     return EngineFrame(KEY, URL, replace(newest, **part), EngineWindow(total, by_model, by_rank))
