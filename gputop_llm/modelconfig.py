@@ -199,7 +199,7 @@ def _shape(
     plain = _dtype(text, config, dtype)
     stored = read_quantisation(
         {"quantization_config": text.get("quantization_config"), **config},
-        tuple(dict.fromkeys(_group(name, mla is not None) for name, _, _, use in found if use in _QUANTISED)),
+        tuple(dict.fromkeys(_group(name, mla is not None) for name, _, _, use in found if _quantisable(name, use))),
         layers,
         quantization,
     )
@@ -233,14 +233,15 @@ def _shape(
     )
 
 
-_QUANTISED = (Use.READ, Use.EXPERTS)
+def _quantisable(name: str, use: Use) -> bool:
+    return use in (Use.READ, Use.EXPERTS) and name != "router"
 
 
 def _group(name: str, latent: bool) -> str:
     """The group of modules, as quantisation settings know them, that matrices belong to."""
     if name.startswith("attention"):
         return "latent attention" if latent else "attention"
-    return "" if name == "router" else name
+    return name
 
 
 def _head_dim(text: Mapping[str, Any], hidden: int, heads: int) -> int:

@@ -235,7 +235,8 @@ def _left_out(names: Sequence[str], groups: Sequence[str], layers: int) -> dict[
 def _variants(name: str) -> list[str]:
     """A name, or a regular expression ("re:…") as shell patterns: it is a stranger's, and never run as it is."""
     if not name.startswith("re:"):
-        return [_BEFORE_DECODER.sub("model.", name)]
+        name = _BEFORE_DECODER.sub("model.", name)
+        return [name, f"{name}.*"] if "*" in name else [name]
     body = name[3:].removeprefix("^")
     # It need only match the beginning, unless it says where the end is.
     body = body[:-1] if body.endswith("$") else body + "*"
@@ -252,9 +253,7 @@ def _variants(name: str) -> list[str]:
 
 def _names(name: str, module: str) -> bool:
     module = module.replace("shared_experts", "shared_expert") if "shared_expert." in name else module
-    if "*" in name:
-        return fnmatchcase(module, name) or fnmatchcase(module, f"{name}.*")
-    return f".{name}." in f".{module}."
+    return fnmatchcase(module, name) if "*" in name else f".{name}." in f".{module}."
 
 
 def _whole(value: Any, name: str, low: int, high: int) -> int:
