@@ -15,7 +15,6 @@ from typing import Any
 from gputop_llm.model import (
     EngineFrame,
     EngineLive,
-    EngineReading,
     EngineSeries,
     EngineWindow,
     Frame,
@@ -76,6 +75,9 @@ _COUNTERS = {
     "finished:abort": 0.0,
     "finished:error": 0.0,
 }
+
+# A GPU that waits for something although it looks busy.
+CLEAR_OF_WORK = {"util_pct": 100.0, "power_w": 220.0, "gpm.tensor_pct": 0.0}
 
 
 def latency(p95_s: float, count: float = 35.0, p50_s: float | None = None, p99_s: float | None = None) -> Latency:
