@@ -231,7 +231,7 @@ def _causes(
 ) -> tuple[Cause, ...]:
     traffic = f"{busiest.kind} at {pct(busiest.share_pct)} of {rate(busiest.capacity_bytes_per_s)}" if busiest else ""
     no_nvlink = all(gpu.get("nvlink_tx_bytes_per_s") is None for gpu in group.gpus)
-    by_nvlink = busiest is not None and busiest.kind == "NVLink" and _link_high(busiest, limits)
+    by_pcie = busiest is not None and busiest.kind == "PCIe" and _link_high(busiest, limits)
     clocks = [gpu.mean("sm_clock_mhz") for gpu in group.gpus]
     slow_clock = group.slowest.mean("sm_clock_mhz")
     known = [clock for clock in clocks if clock is not None]
@@ -240,9 +240,8 @@ def _causes(
     return ranked(
         Cause(
             "tensor parallelism over PCIe",
-            when(no_nvlink, "no NVLink traffic is known")
-            + when(busiest is not None and busiest.kind == "PCIe" and _link_high(busiest, limits), traffic),
-            when(by_nvlink, traffic),
+            when(by_pcie, traffic) + when(by_pcie and no_nvlink, "no NVLink traffic is known"),
+            when(busiest is not None and not by_pcie, traffic),
         ),
         Cause(
             "all-reduces that nothing overlaps",

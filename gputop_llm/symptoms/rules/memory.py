@@ -116,9 +116,7 @@ def _symptom(
     grown = now.used - before.used
     left = now.total - now.used
     full = now.pct > limits.value("memory-spike.full_pct")
-    headline = (
-        f"{gpu.subject.label} memory grew by {size(grown)} in {span_s:.0f} s to {pct(now.pct)}, {size(left)} left"
-    )
+    headline = f"{subject.label} memory grew by {size(grown)} in {span_s:.0f} s to {pct(now.pct)}, {size(left)} left"
     name = f"{subject.label} memory"
     return Symptom(
         id="memory-spike",
