@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from gputop_llm.model import (
@@ -231,6 +232,12 @@ def raised_at(
         if any(s.id == rule and subject in (None, s.subject.key) for s in report.active):
             return frame.mono_s - frames[0].mono_s
     return None
+
+
+def times_raised(rule: str, rules: Iterable[Rule], frames: Sequence[Frame], **more: Any) -> int:
+    """How often the symptom is raised: more than once is flapping."""
+    held = [any(s.id == rule for s in report.active) for report in reports(rules, frames, **more)]
+    return sum(now and not before for before, now in pairwise([False, *held]))
 
 
 def symptom(rule: str, rules: Iterable[Rule], frames: Sequence[Frame], **more: Any) -> Symptom:
