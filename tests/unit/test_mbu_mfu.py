@@ -8,47 +8,14 @@ from dataclasses import replace
 import pytest
 
 from gputop_llm.config import Config
-from gputop_llm.model import MigInstance, SpecDecode
+from gputop_llm.model import SpecDecode
 from gputop_llm.modelmath import Parallel, ServedModel
 from gputop_llm.symptoms.mbu_mfu import estimate
 from gputop_llm.symptoms.view import NodeView
 from tests.support import frames as recorded
-from tests.support.captures import case_json
+from tests.support.limits import H200, H200_BF16, limits, mbu, mfu, on, served, text, value
 from tests.support.models import shape
-from tests.support.symptom_frames import CORE, busy
-
-H200 = 4.8e12
-H200_BF16 = 989.5e12
-GIB = 2**30
-
-
-ONE = Parallel()
-
-
-def served(name="llama-1b-of-the-recording", parallel=ONE, **more):
-    return ServedModel(shape(name), parallel, path="/models/m/config.json", **more)
-
-
-def limits(model, config=None, seconds=12, **frames):
-    view = NodeView(busy(seconds, **frames)).engines[0]
-    return estimate(view, model, config or Config())
-
-
-def mbu(model=None, **frames):
-    return limits(model or served(), **frames).mbu
-
-
-def mfu(model=None, **frames):
-    return limits(model or served(), **frames).mfu
-
-
-def value(found, name):
-    return next(i.value for i in found.inputs if i.name.startswith(name))
-
-
-def text(found, name):
-    return next(i.text for i in found.inputs if i.name.startswith(name))
-
+from tests.support.symptom_frames import busy
 
 # The load of the recording: 32 streams of 256 + 128 tokens, vLLM 0.24, a Llama of 1.1 B parameters in bf16.
 RECORDED = {"running": 32.0, "kv_usage_pct": 0.4194, "steps_per_s": 350.0, "prompt_computed_tokens_per_s": 10_900.0}
@@ -250,92 +217,9 @@ def test_the_peak_is_that_of_the_data_type_that_is_multiplied(name, dtype, peak)
     assert "half of the figure with sparsity" in next(i.source for i in found.inputs if i.name.startswith("dense"))
 
 
-def on(name, mem_bytes=None, **fields):
-    return {"gpu": {"name": name, "mem_total_bytes": mem_bytes, **fields}}
-
-
 def test_a_gpu_without_the_data_type_multiplies_in_16_bits():
     assert value(mfu(served("deepseek-v3"), **on("NVIDIA A100-SXM4-80GB")), "dense bf16 peak") == 312e12
     assert value(mfu(served("llama-3.1-8b"), **on("Tesla T4")), "dense fp16 peak") == 65e12
-
-
-# -- GPUs ----------------------------------------------------------------------
-
-
-def test_a_gpu_that_the_table_lacks_has_a_nominal_bandwidth_and_no_peak():
-    frames = on("NVIDIA H999", mem_clock_max_mhz=3201.0, mem_bus_width_bits=6016)
-    found = mbu(**frames)
-    assert value(found, "memory bandwidth") == pytest.approx(4.814e12, rel=1e-3)
-    assert "nominal" in next(i.source for i in found.inputs if i.name == "memory bandwidth")
-    assert found.value_pct is not None
-    assert mfu(**frames).unknown == "the peak of NVIDIA H999 is not in the table of GPUs (gputop-llm gpus)"
-
-
-@pytest.mark.parametrize(
-    ("frames", "reason"),
-    [
-        (on("NVIDIA H999", mem_clock_max_mhz=None, mem_bus_width_bits=None), "not in the table"),
-        (on("NVIDIA L40-16Q", mem_clock_max_mhz=9001.0, mem_bus_width_bits=384), "is a vGPU"),
-        (on(None, missing={"name": "no permission"}), "no permission"),
-        ({"target": {"processes": ()}}, "which GPUs the engine runs on is not known"),
-        ({"gpus": 2, "each_gpu": {1: {"name": "NVIDIA A100-SXM4-80GB"}}}, "of different kinds"),
-    ],
-)
-def test_why_the_peaks_are_unknown(frames, reason):
-    for found in (mbu(**frames), mfu(**frames)):
-        assert found.value_pct is None
-        assert reason in found.unknown
-
-
-def mig(instance=2, name="NVIDIA H200 MIG 3g.71gb", mem_bytes=70 * GIB, sm_count=60):
-    slices = (
-        MigInstance(1, 0, "MIG-1", "NVIDIA H200 MIG 1g.18gb", 0, 17 * GIB, 16),
-        MigInstance(2, 0, "MIG-2", name, 0, mem_bytes, sm_count),
-    )
-    return {
-        "gpu": {"mig_enabled": True, "mig_instances": slices, "gpm": None},
-        "process": {CORE: {"gpus": (0,), "mig_instance": instance}},
-    }
-
-
-def test_a_mig_slice_has_its_share_of_the_peaks():
-    found = mbu(**mig())
-    assert value(found, "memory bandwidth") == pytest.approx(H200 * 4 / 8)
-    assert value(mfu(**mig()), "dense bf16 peak") == pytest.approx(H200_BF16 * 60 / 132)
-    assert "share of" in next(i.source for i in found.inputs if i.name == "memory bandwidth")
-    assert value(mbu(**mig(instance=1)), "memory bandwidth") == pytest.approx(H200 / 8)
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [mig(instance=None), mig(instance=7), mig(name="?"), mig(mem_bytes=None), mig(sm_count=None), mig(name="9g.71gb")],
-)
-def test_a_mig_slice_of_unknown_size_is_unknown_and_never_the_whole_card(frames):
-    for found in (mbu(**frames), mfu(**frames)):
-        assert found.value_pct is None
-        assert found.unknown.startswith("MIG")
-
-
-def test_the_slices_of_the_field_case_are_half_an_a100():
-    device = case_json(2, "nvml")["devices"][0]
-    slices = tuple(
-        MigInstance(
-            one["GpuInstanceId"],
-            one["ComputeInstanceId"],
-            one["UUID"],
-            one["Name"],
-            one["MemoryInfo"]["used"],
-            one["MemoryInfo"]["total"],
-            one["Attributes"]["multiprocessorCount"],
-        )
-        for one in device["mig"]
-    )
-    frames = {
-        "gpu": {"name": device["Name"], "mem_total_bytes": None, "mig_enabled": True, "mig_instances": slices},
-        "process": {CORE: {"gpus": (0,), "mig_instance": 2}},
-    }
-    assert value(mbu(**frames), "memory bandwidth") == pytest.approx(2039e9 / 2, rel=0.01)
-    assert value(mfu(**frames), "dense bf16 peak") == pytest.approx(312e12 * 42 / 108)
 
 
 # -- unknown models, and what the user says ------------------------------------

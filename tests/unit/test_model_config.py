@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from gputop_llm.model import Target
 from gputop_llm.modelmath import Parallel
 from gputop_llm.sources.model_config import MAX_BYTES, ModelConfigReader
+from gputop_llm.sources.procfs import ProcFs
 from tests.support.fake_proc import FakeProc
 from tests.support.models import config, shape
 
@@ -225,6 +228,38 @@ def test_what_is_no_config_is_unknown_with_the_reason(box, content, problem):
     assert problem in found.problem
     assert found.problem.isprintable()
     assert found.parallel == Parallel()
+
+
+# -- a real process ------------------------------------------------------------
+
+_ENTER = "import os, sys, time; os.chroot(sys.argv[1]); os.chdir('/'); print('in', flush=True); time.sleep(60)"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to put a process into a root of its own")
+@pytest.mark.parametrize("kernel", [True, False], ids=["openat2", "walk"])
+def test_a_real_process_in_a_root_of_its_own(tmp_path, kernel):
+    inside = tmp_path / "inside"
+    (inside / "models/m").mkdir(parents=True)
+    (inside / "models/m/config.json").write_text(LLAMA)
+    (tmp_path / "config.json").write_text(LLAMA)
+    (inside / "out").mkdir()
+    os.symlink(tmp_path / "config.json", inside / "out/config.json")
+    with subprocess.Popen([sys.executable, "-c", _ENTER, str(inside)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "in\n"
+            proc = ProcFs()
+            started_s = proc.start_s(proc.stat(process.pid).start_ticks)
+            reader = ModelConfigReader(kernel=kernel)
+
+            def read(path):
+                argv = ("vllm", "serve", path)
+                return reader.read(Target(key="k", engine="vllm", root_pid=process.pid, argv=argv, started_s=started_s))
+
+            assert read("/models/m").shape == shape("llama-3.1-8b")
+            assert "no such file" in read("/out").problem
+            assert "no such file" in read(str(tmp_path)).problem
+        finally:
+            process.kill()
 
 
 # -- not there -----------------------------------------------------------------
