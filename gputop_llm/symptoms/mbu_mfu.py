@@ -39,6 +39,7 @@ _KV_BYTES = {"float16": 2.0, "half": 2.0, "bfloat16": 2.0, "float32": 4.0, "fp8_
 _NOT_READ = "the model's config.json has not been read yet"
 _SAY = "--params and --bytes-per-param can say it"
 _NO_PREFILL_ONLY = "vLLM counts no step that only prefills and gives no token: their reads are missing"
+_IMPOSSIBLE = "more than the limit is not possible: one of the inputs does not fit"
 _SHARED = "a prefix that several sequences share is counted once, and may be read once for each"
 
 
@@ -103,10 +104,13 @@ def _mbu(engine: EngineView, served: ServedModel, config: Config, inputs: list[L
     per_step = weights + (kv or 0.0)
     floor = per_step / peaks.bytes_per_s * parallel.pp / _tokens_out(rank.live)
     unknown = rank.live.missing.get("steps_per_s", "steps/s is not on the page") if steps is None else None
+    value = None if steps is None else 100.0 * per_step * steps / peaks.bytes_per_s
+    if value is not None and value > 100.0:
+        notes.append(_IMPOSSIBLE)
     return LimitEstimate(
         name="MBU",
         formula=MBU_FORMULA,
-        value_pct=None if steps is None else 100.0 * per_step * steps / peaks.bytes_per_s,
+        value_pct=value,
         inputs=tuple(inputs),
         floor_tpot_s=floor,
         at_least=kv_unknown is not None,
@@ -140,11 +144,11 @@ def _mfu(engine: EngineView, served: ServedModel, config: Config, inputs: list[L
     if tokens is None:
         raise _Unknown(live.missing.get("prompt_computed_tokens_per_s", "not on the page"))
     value = 100.0 * 2.0 * params * tokens / (count * peak)
-    notes = (
-        "attention over the context, and tokens that are decoded, are not counted",
-        *(shape.notes if shape else ()),
-    )
-    return LimitEstimate("MFU", MFU_FORMULA, value, tuple(inputs), notes=notes)
+    notes = ["attention over the context, and tokens that are decoded, are not counted"]
+    notes += shape.notes if shape else ()
+    if value > 100.0:
+        notes.append(_IMPOSSIBLE)
+    return LimitEstimate("MFU", MFU_FORMULA, value, tuple(inputs), notes=tuple(notes))
 
 
 # -- what goes into them -----------------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from gputop_llm.model import Gpu, MigInstance
 from gputop_llm.symptoms.view import EngineView
 
 _VGPU = re.compile(r"-\d+[ABCQ]$")
-# What the GPUs of a demo have behind their name.
-_SIMULATED = " (simulated)"
 _SLICE = re.compile(r"\b(?:(\d)c\.)?(\d)g\.\d+gb\b")
 
 
@@ -45,7 +43,7 @@ def peaks_of(engine: EngineView) -> Peaks | str:
 def _whole(name: str, mem_bytes: int | None, clock_mhz: float | None, bus_bits: int | None) -> Peaks | str:
     if _VGPU.search(name):
         return f"{name} is a vGPU: its share of the card is not known"
-    spec = gpus.find(name.removesuffix(_SIMULATED), mem_bytes)
+    spec = gpus.find(name, mem_bytes)
     if spec is not None and spec.mem_bytes_per_s is not None:
         return Peaks(name, spec, spec.mem_bytes_per_s, _source(spec, "mem_bytes_per_s"))
     nominal = gpus.nominal_from_nvml(clock_mhz, bus_bits)

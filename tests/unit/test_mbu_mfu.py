@@ -65,6 +65,15 @@ def test_a_standstill_is_zero_and_not_unknown():
     assert mbu(live=quiet).floor_tpot_s > 0
 
 
+def test_more_than_the_limit_is_shown_with_a_doubt():
+    config = Config(params=8e12, bytes_per_param=2.0)
+    found = limits(served(), config)
+    for one in (found.mbu, found.mfu):
+        assert one.value_pct > 100
+        assert any("one of the inputs does not fit" in note for note in one.notes)
+    assert not any("does not fit" in note for one in (mbu(), mfu()) for note in one.notes)
+
+
 def test_gauges_are_means_over_ten_seconds():
     found = mbu(live={**RECORDED, "kv_usage_pct": lambda s: 0.2 if s % 2 else 0.6388})
     assert value(found, "KV read") == pytest.approx(value(mbu(live=RECORDED), "KV read"), rel=0.1)
