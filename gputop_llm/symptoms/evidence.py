@@ -33,10 +33,13 @@ def engine_number(engine: EngineView, live: EngineLive, name: str, label: str, u
 
 
 def gpu_names(gpus: Sequence[GpuView]) -> str:
-    """Several GPUs in a few letters: "GPU 3", "GPUs 0, 1"."""
+    """Several GPUs in a few letters: "GPU 3", "GPUs 0, 2", "GPUs 0–7"."""
     if len(gpus) == 1:
         return gpus[0].subject.label
-    return f"GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
+    indices = sorted(gpu.index for gpu in gpus)
+    if len(indices) > 2 and indices[-1] - indices[0] == len(indices) - 1:
+        return f"GPUs {indices[0]}–{indices[-1]}"
+    return f"GPUs {', '.join(map(str, indices))}"
 
 
 def quantile_over(quantile: Quantile | None, raise_s: float, clear_s: float) -> State:

@@ -62,6 +62,12 @@ class TestCommBound:
         assert "GPU 2 (TP2)" in found.causes[0].text
         assert found.causes[0].speaks_for
 
+    def test_eight_gpus_fit_into_one_line(self):
+        found = symptom("comm-bound", RULES, busy(30, gpus=8, gpu=OVER_NVLINK))
+        assert found.headline == (
+            "GPUs 0–7 read busy with SM active at most 22 %, NVLink at 13 %: they wait for each other"
+        )
+
     def test_near_miss_a_spread_of_thirty_points(self):
         assert raised_at("comm-bound", RULES, busy(60, gpus=4, each_gpu={2: {"util_pct": 67.0}})) is None
 

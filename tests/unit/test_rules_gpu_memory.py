@@ -223,7 +223,10 @@ class TestNoisyNeighbour:
 
     def test_a_long_command_is_cut(self):
         frames = shared(30, neighbour(title="python -m something.very.long " + "x" * 300))
-        assert len(symptom("noisy-neighbour", RULES, frames).headline) <= 100
+        headline = symptom("noisy-neighbour", RULES, frames).headline
+        assert len(headline) == 100
+        assert headline.startswith("GPU 0 also works for PID 4471 (alice: python -m something.very.long xxx")
+        assert headline.endswith("…): SM 34 %")
 
     def test_nobody_is_judged_on_a_gpu_without_engine(self):
         frames = busy(15, process={CORE: {"gpus": ()}})

@@ -106,6 +106,16 @@ class TestBusyNotWorking:
         nobodys = busy(30, gpus=2, each_gpu={1: QUIET}, process={641: {"gpus": ()}})
         assert raised_at(BUSY, RULES, nobodys) is None
 
+    def test_readings_that_stopped_coming_say_nothing_about_now(self):
+        def silent(frame, s):
+            return replace(frame, gpus=replace(frame.gpus, age_s=float(s)))
+
+        frames = busy(90, gpu=QUIET, edit=silent)
+        assert checks(BY_ID[BUSY], frames[:15])
+        assert checks(BY_ID[BUSY], frames[:17]) == []
+        assert BUSY in everything_raised(frames[:20])
+        assert BUSY not in everything_raised(frames)
+
     def test_noise_around_the_thresholds_does_not_flap(self):
         for name, middle, spread in (("gpm.sm_active_pct", 50.0, 8.0), ("util_pct", 90.0, 6.0)):
             assert changes(BUSY, busy(300, gpu={**QUIET, name: noisy(middle, spread)})) <= 1

@@ -250,13 +250,15 @@ def _hw_symptom(view: NodeView, gpu: GpuView, slowdown: _Slowdown, limits: Limit
     rule = "hw-slowdown"
     brake = slowdown.by_reason.get("hw_power_brake")
     near, temp = _near_slowdown(gpu, limits), number(gpu.mean("temp_c"))
-    why = _WORDS[max(slowdown.by_reason, key=lambda name: (slowdown.by_reason[name], name == "hw_power_brake"))]
+    # The general bit may be set along with the brake, which says more.
+    reason = "hw_power_brake" if brake else "hw_slowdown"
+    held = f"{_WORDS[reason]} for {pct(slowdown.by_reason.get(reason))} of the time"
     at = f"{temp} °C, slowdown threshold {number(gpu.now.temp_slowdown_c)} °C"
     return Symptom(
         id=rule,
         subject=gpu.subject,
         severity=Severity.CRITICAL,
-        headline=f"{gpu.subject.label}: {why} for {pct(slowdown.share_pct)} of the time, {_clock(gpu)}",
+        headline=f"{gpu.subject.label}: {held}, {_clock(gpu)}",
         evidence=_evidence(gpu, rule, slowdown, limits),
         causes=ranked(
             Cause(

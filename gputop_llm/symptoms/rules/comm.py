@@ -148,7 +148,7 @@ def _symptom(engine: EngineView, group: _Group, limits: Limits) -> Symptom:
     else:
         sm = max((gpu.mean("gpm.sm_active_pct") or 0.0 for gpu in group.gpus), default=0.0)
         traffic = f"{busiest.kind} at {pct(busiest.share_pct)}" if busiest else "links busy"
-        headline = f"{names} read busy with SM active at most {pct(sm)} and {traffic}: they wait for each other"
+        headline = f"{names} read busy with SM active at most {pct(sm)}, {traffic}: they wait for each other"
     evidence = [
         Evidence(
             "spread of utilisation",

@@ -18,7 +18,7 @@ from gputop_llm.symptoms.placement import instances
 from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
 from gputop_llm.units import pct, size
 
-_TITLE_CHARS = 40
+_HEADLINE_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,7 @@ class _Neighbour:
     @property
     def who(self) -> str:
         """Whose it is and what it runs, in a few letters: "alice: python train.py"."""
-        title = self.process.title if self.process else "unknown process"
-        if len(title) > _TITLE_CHARS:
-            title = title[: _TITLE_CHARS - 1] + "…"
+        title = (self.process.title if self.process else "") or "no command line"
         user = self.owner.user if self.owner else None
         return f"{user}: {title}" if user else title
 
@@ -123,8 +121,9 @@ def _symptom(
     more = f" and {len(noisy) - 1} more" if len(noisy) > 1 else ""
     loud = worst.sm_pct is not None and worst.sm_pct > limits.clear("noisy-neighbour.sm_pct")
     growing = worst.growth_pct is not None and worst.growth_pct > limits.clear("noisy-neighbour.growth_pct")
-    headline = f"{subject.label} also works for PID {worst.now.pid} ({worst.who}){more}"
-    headline += f": SM {pct(worst.sm_pct)}" if loud else f": +{pct(worst.growth_pct)} memory"
+    begin, end = f"{subject.label} also works for PID {worst.now.pid} (", f"){more}: "
+    end += f"SM {pct(worst.sm_pct)}" if loud else f"+{pct(worst.growth_pct)} memory"
+    headline = begin + _cut(worst.who, _HEADLINE_CHARS - len(begin) - len(end)) + end
     evidence: list[Evidence] = []
     for n in noisy[:5]:
         evidence += _of_neighbour(gpu, n, limits)
@@ -137,9 +136,12 @@ def _symptom(
         headline=headline,
         evidence=tuple(evidence),
         causes=ranked(
-            Cause("a co-tenant: somebody else's work was placed on this GPU", when(not orphan, worst.who)),
+            Cause(
+                "a co-tenant: somebody else's work was placed on this GPU",
+                when(not orphan, _cut(worst.who, _HEADLINE_CHARS)),
+            ),
             Cause("what is left of an engine whose server was killed", when(orphan, "its parent is gone")),
-            Cause("a second engine on the same GPU", when(served and not orphan, worst.who)),
+            Cause("a second engine on the same GPU", when(served and not orphan, _cut(worst.who, _HEADLINE_CHARS))),
         ),
         advice=(
             Advice("move one of the two to another GPU: CUDA_VISIBLE_DEVICES, or the scheduler that placed it"),
@@ -152,10 +154,14 @@ def _symptom(
     )
 
 
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+
+
 def _of_neighbour(gpu: GpuView, n: _Neighbour, limits: Limits) -> list[Evidence]:
     name = f"PID {n.now.pid}"
     return [
-        Evidence(f"{name}, whose and what", None, "", "NVML, /proc", text=n.who),
+        Evidence(f"{name}, whose and what", None, "", "NVML, /proc", text=_cut(n.who, 3 * _HEADLINE_CHARS)),
         Evidence(
             f"{name}, SM utilisation",
             n.sm_pct,
