@@ -64,6 +64,12 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
 # which explains no change.
 LIMITS = frozenset({"bandwidth-bound", "compute-bound"})
 
+# What follows → its causes, in the order of the table.
+_CAUSES: Mapping[str, tuple[str, ...]] = {
+    effect: tuple(cause for cause, effects in EXPLAINS.items() if effect in effects)
+    for effect in {effect for effects in EXPLAINS.values() for effect in effects}
+}
+
 
 def compose(raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> tuple[Symptom, ...]:
     """Groups what is raised: each root, worst first, followed by what it explains.
@@ -74,7 +80,10 @@ def compose(raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> 
             two symptoms can only be related when they share an engine, or one is the node's.
     """
     symptoms = list(raised)
-    parent = {s.key: _parent(s, symptoms, scopes) for s in symptoms}
+    by_id: dict[str, list[Symptom]] = {}
+    for symptom in symptoms:
+        by_id.setdefault(symptom.id, []).append(symptom)
+    parent = {s.key: _parent(s, by_id, scopes) for s in symptoms}
     by_key = {s.key: s for s in symptoms}
     roots = {key: _root(key, parent) for key in parent}
     members: dict[str, list[Symptom]] = {}
@@ -82,20 +91,18 @@ def compose(raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> 
         members.setdefault(root, []).append(by_key[key])
     ordered: list[Symptom] = []
     for root in sorted(members, key=lambda r: _rank(by_key[r], members[r])):
-        ordered.append(replace(by_key[root], root=None))
+        ordered.append(by_key[root])
         below = sorted((s for s in members[root] if s.key != root), key=lambda s: _rank(s, [s]))
         ordered.extend(replace(s, root=root) for s in below)
     return tuple(ordered)
 
 
-def _parent(symptom: Symptom, all_of_them: list[Symptom], scopes: Mapping[str, frozenset[str]]) -> str | None:
+def _parent(symptom: Symptom, by_id: Mapping[str, list[Symptom]], scopes: Mapping[str, frozenset[str]]) -> str | None:
     explaining = [
         other
-        for other in all_of_them
-        if symptom.id in EXPLAINS.get(other.id, ())
-        and (other.severity > Severity.NOTE or other.id in LIMITS)
-        and other.key != symptom.key
-        and _related(symptom, other, scopes)
+        for cause in _CAUSES.get(symptom.id, ())
+        for other in by_id.get(cause, ())
+        if (other.severity > Severity.NOTE or other.id in LIMITS) and _related(symptom, other, scopes)
     ]
     if not explaining:
         return None

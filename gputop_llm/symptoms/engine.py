@@ -15,7 +15,7 @@ from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.log import SymptomLog
 from gputop_llm.symptoms.state import SymptomState
 from gputop_llm.symptoms.trend import POINTS, trend
-from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, no_baseline
+from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, Timeline, no_baseline
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ class SymptomEngine:
         self._baseline = baseline if learner is None else learner
         self._state = SymptomState(limits)
         self._log = SymptomLog()
+        self._timeline = Timeline()
+        self._trends: dict[str, tuple[Symptom, Symptom]] = {}
         self._failed: set[str] = set()
 
     def update(self, frames: Sequence[Frame], series: Series | None = None) -> SymptomReport:
@@ -89,7 +91,7 @@ class SymptomEngine:
             frames: the newest two minutes, oldest first; at least one.
             series: the history, for trends.
         """
-        view = NodeView(frames, self._baseline)
+        view = NodeView(frames, self._baseline, self._timeline.move(frames))
         if self._learner is not None:
             self._learner.follow(view)
         checks, failures = self._checks(view)
@@ -102,7 +104,8 @@ class SymptomEngine:
             if symptom.id not in NOT_HELD_BACK and engines and engines <= warming:
                 held_back.append(replace(symptom, held_back="the engine is warming up"))
             else:
-                active.append(_with_trend(symptom, series))
+                active.append(symptom)
+        active = self._with_trends(active, series)
         if self._learner is not None:
             self._learner.learn(view, self._suspected(view))
         return SymptomReport(
@@ -138,8 +141,18 @@ class SymptomEngine:
                     found[engine].add(rule)
         return found
 
-
-def _with_trend(symptom: Symptom, series: Series | None) -> Symptom:
-    if series is None or symptom.chart is None:
-        return symptom
-    return replace(symptom, trend=trend(series(symptom.chart, POINTS)))
+    def _with_trends(self, symptoms: Sequence[Symptom], series: Series | None) -> list[Symptom]:
+        """The symptoms with where their figures go; worked out when their evidence is."""
+        if series is None:
+            return list(symptoms)
+        known, self._trends = self._trends, {}
+        for symptom in symptoms:
+            before = known.get(symptom.key)
+            if before is not None and before[0] is symptom:
+                self._trends[symptom.key] = before
+            elif symptom.chart is None:
+                self._trends[symptom.key] = (symptom, symptom)
+            else:
+                found = trend(series(symptom.chart, POINTS))
+                self._trends[symptom.key] = (symptom, replace(symptom, trend=found))
+        return [judged for _, judged in self._trends.values()]

@@ -15,6 +15,10 @@ from gputop_llm.symptoms.limits import Limits
 
 log = logging.getLogger(__name__)
 
+# Evidence of so many symptoms is gathered per tick, of those first whose evidence is oldest: on a node where everything
+# is wrong each is renewed every few ticks, and a tick costs no more for it.
+REMADE = 6
+
 # A subject or input that vanishes ends its symptom after this time, even if nothing ever said "clear".
 FORGET_S = 30.0
 
@@ -30,6 +34,7 @@ class _Track:
     since_s: float | None = None
     last_known: float = 0.0
     shown: Symptom | None = None
+    made_at: float = 0.0
 
 
 class SymptomState:
@@ -50,6 +55,7 @@ class SymptomState:
         cant_tell: list[CantTell] = []
         raised: list[Symptom] = []
         seen: set[tuple[str, str]] = set()
+        active: list[tuple[Check, _Track]] = []
         self._pending = []
         for check in checks:
             key = (check.rule, check.subject.key)
@@ -63,11 +69,11 @@ class SymptomState:
                 track = self._tracks[key] = _Track(check.subject)
             self._step(track, check, mono_s, wall_s)
             if track.active:
-                track.shown = self._made(check, track) or track.shown
-                if track.shown is not None:
-                    raised.append(track.shown)
+                active.append((check, track))
             elif track.held_since is not None:
                 self._pending.append((check, track))
+        self._renew(active, mono_s)
+        raised += [track.shown for _, track in active if track.shown is not None]
         for key, track in list(self._tracks.items()):
             quiet = not track.active and track.held_since is None
             if quiet or mono_s - track.last_known > FORGET_S:
@@ -75,6 +81,14 @@ class SymptomState:
             elif key not in seen and track.active and track.shown is not None:
                 raised.append(track.shown)
         return raised, cant_tell
+
+    def _renew(self, active: list[tuple[Check, _Track]], mono_s: float) -> None:
+        """Gathers the evidence of what is new, and of what has not been renewed for longest."""
+        new = sum(track.shown is None for _, track in active)
+        oldest = sorted(active, key=lambda pair: (pair[1].shown is not None, pair[1].made_at))
+        for check, track in oldest[: max(REMADE, new)]:
+            track.shown = self._made(check, track) or track.shown
+            track.made_at = mono_s
 
     def pending(self) -> tuple[Symptom, ...]:
         """What holds, but not yet for long enough to be raised."""

@@ -9,9 +9,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter, itemgetter
-from statistics import fmean
+from typing import Any
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
 from gputop_llm.model.symptom import Subject
@@ -52,17 +52,24 @@ class GpuView:
         """The mean of a field's known values over the newest `over_s` seconds; None when it is unknown now."""
         key = (name, over_s)
         if key not in self._means:
-            known = [v for _, v in self.values(name, over_s) if v is not None] if self.get(name) is not None else ()
-            self._means[key] = sum(known) / len(known) if known else None
+            self._means[key] = None if self.get(name) is None else _mean(self._known(name, over_s))
         return self._means[key]
+
+    def _known(self, name: str, over_s: float) -> list[float]:
+        readings = self.readings(over_s)
+        if name.startswith("gpm."):
+            read = _reader(name[4:])
+            return [v for _, gpu in readings if gpu.gpm is not None and (v := read(gpu.gpm)) is not None]
+        read = _reader(name)
+        return [v for _, gpu in readings if (v := read(gpu)) is not None]
 
     def values(self, name: str, over_s: float) -> Iterator[tuple[float, float | None]]:
         """(monotonic time, value) of a field over the newest `over_s` seconds, oldest first."""
         readings = self.readings(over_s)
         if name.startswith("gpm."):
-            of_gpm = attrgetter(name[4:])
+            of_gpm = _reader(name[4:])
             return ((at, None if gpu.gpm is None else of_gpm(gpu.gpm)) for at, gpu in readings)
-        read = attrgetter(name)
+        read = _reader(name)
         return ((at, read(gpu)) for at, gpu in readings)
 
     def readings(self, over_s: float = MEAN_S) -> Sequence[tuple[float, Gpu]]:
@@ -89,7 +96,7 @@ class LoadView:
         """The mean of what `read` finds; None when it is unknown now."""
         if read(self.now) is None:
             return None
-        return fmean(value for load in self.recent if (value := read(load)) is not None)
+        return _mean([value for load in self.recent if (value := read(load)) is not None])
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,7 @@ class EngineView:
     subject: Subject
     baseline: Baseline = field(default=no_baseline)
     loads: tuple[LoadView, ...] = ()
+    _means: dict[tuple[str, float], float | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def live(self) -> EngineLive | None:
@@ -150,8 +158,10 @@ class EngineView:
 
     def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
         """The mean of a field's known values over the newest `over_s` seconds."""
-        known = [v for _, v in self.values(name, over_s)]
-        return fmean(known) if known else None
+        key = (name, over_s)
+        if key not in self._means:
+            self._means[key] = _mean([v for _, v in self.values(name, over_s)])
+        return self._means[key]
 
     def model_subject(self, live: EngineLive) -> Subject:
         """The engine, or the model on it where it serves several."""
@@ -168,12 +178,58 @@ class EngineView:
         return f"engine.{self.frame.target_key}.{name}"
 
 
+class Timeline:
+    """The readings of some frames by GPU and by engine, each with the time of its frame, oldest first.
+
+    From one tick to the next almost all frames are the same: it is moved on, and not made anew.
+    """
+
+    def __init__(self) -> None:
+        self.gpus: dict[int, list[tuple[float, Gpu]]] = {}
+        self.engines: dict[str, list[tuple[float, EngineFrame]]] = {}
+        self._newest: Frame | None = None
+        self._reading: GpuNode | None = None
+
+    def move(self, frames: Sequence[Frame]) -> Timeline:
+        """The same timeline over these frames."""
+        if self._newest is None or len(frames) < 2 or frames[-2] is not self._newest:
+            self.gpus, self.engines, self._reading = {}, {}, None
+            new: Sequence[Frame] = frames
+        else:
+            new = frames[-1:]
+            _forget(self.gpus, frames[0].mono_s)
+            _forget(self.engines, frames[0].mono_s)
+        for frame in new:
+            reading = frame.gpus.value
+            if reading is not None and reading is not self._reading:
+                self._reading = reading
+                for gpu in reading.gpus:
+                    self.gpus.setdefault(gpu.index, []).append((frame.mono_s, gpu))
+            for engine in frame.engines:
+                self.engines.setdefault(engine.target_key, []).append((frame.mono_s, engine))
+        self._newest = frames[-1]
+        return self
+
+
+def _forget(past: dict[Any, list[tuple[float, Any]]], before: float) -> None:
+    for key in [key for key, readings in past.items() if readings[0][0] < before]:
+        readings = past[key]
+        del readings[: bisect_left(readings, before, key=itemgetter(0))]
+        if not readings:
+            del past[key]
+
+
 @dataclass(frozen=True)
 class NodeView:
     """The whole node at one tick, with the frames before it (oldest first, the newest is the last)."""
 
     frames: Sequence[Frame]
     baseline: Baseline = field(default=no_baseline)
+    timeline: Timeline | None = None
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return self.timeline or Timeline().move(self.frames)
 
     @property
     def now(self) -> Frame:
@@ -213,15 +269,7 @@ class NodeView:
     @cached_property
     def gpus(self) -> dict[int, GpuView]:
         """GPUs by index."""
-        past: dict[int, list[tuple[float, Gpu]]] = {}
-        last_reading: GpuNode | None = None
-        for frame in self.frames:
-            reading = frame.gpus.value
-            if reading is None or reading is last_reading:
-                continue
-            last_reading = reading
-            for gpu in reading.gpus:
-                past.setdefault(gpu.index, []).append((frame.mono_s, gpu))
+        past = self._timeline.gpus
         newest = self.node.gpus if self.node else ()
         return {g.index: GpuView(g, past.get(g.index, ())) for g in newest}
 
@@ -233,14 +281,13 @@ class NodeView:
         views = []
         for frame in self.now.engines:
             target = targets.get(frame.target_key)
-            past = [(f.mono_s, e) for f in self.frames for e in f.engines if e.target_key == frame.target_key]
             views.append(
                 EngineView(
                     frame=frame,
                     target=target,
                     gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
                     processes=tuple(loads[p].now for p in (target.pids if target else ()) if p in loads),
-                    past=past,
+                    past=self._timeline.engines[frame.target_key],
                     subject=_engine_subject(target, frame),
                     baseline=self.baseline,
                     loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
@@ -255,8 +302,8 @@ class NodeView:
             return ()
         there = {t.key for t in self.now.targets.value.targets} | {e.target_key for e in self.now.engines}
         views = []
-        for key in sorted({e.target_key for f in self.frames for e in f.engines} - there):
-            past = [(f.mono_s, e) for f in self.frames for e in f.engines if e.target_key == key]
+        for key in sorted(self._timeline.engines.keys() - there):
+            past = self._timeline.engines[key]
             target = next((t for t in self.past_targets if t.key == key), None)
             subject = _engine_subject(target, past[-1][1])
             views.append(EngineView(past[-1][1], target, (), (), past, subject, self.baseline))
@@ -315,6 +362,15 @@ def target_subject(target: Target) -> Subject:
 
 def _engine_subject(target: Target | None, frame: EngineFrame) -> Subject:
     return target_subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
+
+
+@cache
+def _reader(name: str) -> Callable[[Any], Any]:
+    return attrgetter(name)
+
+
+def _mean(known: Sequence[float]) -> float | None:
+    return sum(known) / len(known) if known else None
 
 
 def _field(gpu: Gpu, name: str) -> float | None:
