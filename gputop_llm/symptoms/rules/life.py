@@ -31,7 +31,10 @@ def warming_up(view: NodeView, limits: Limits) -> Iterator[Check]:
     for engine in view.engines:
         age_s = engine_age_s(engine, view.now.at_s)
         if age_s is None:
-            yield Check(WARMING, engine.subject, State.UNKNOWN, "when the engine was started")
+            # It has been there for as long as it has been watched.
+            old = _seen_for_s(engine) + 2.0 * view.now.period_s >= limits.value(f"{WARMING}.age_s")
+            state = State.CLEAR if old else State.UNKNOWN
+            yield Check(WARMING, engine.subject, state, "when the engine was started")
             continue
         first = first_token_seen(engine.frame.scrape.value)
         young = age_s < limits.value(f"{WARMING}.age_s")
@@ -48,7 +51,8 @@ def engine_age_s(engine: EngineView, now_s: float) -> float | None:
     ]
     ages = [max(0.0, now_s - max(started))] if started else []
     # Counters that fell are a restart, told or not; it is marked for the length of one window only.
-    restarted_at, before = None, False
+    # One that is marked when the kept time begins was restarted before that.
+    restarted_at, before = None, True
     for at, frame in engine.past:
         marked = frame.window is not None and frame.window.total.restarted
         if marked and not before:
@@ -57,6 +61,12 @@ def engine_age_s(engine: EngineView, now_s: float) -> float | None:
     if restarted_at is not None:
         ages.append(engine.past[-1][0] - restarted_at)
     return min(ages, default=None)
+
+
+def _seen_for_s(engine: EngineView) -> float:
+    """Seconds since the first good scrape of the kept time."""
+    first = next((at for at, frame in engine.past if frame.scrape.value is not None), None)
+    return 0.0 if first is None else engine.past[-1][0] - first
 
 
 def first_token_seen(reading: EngineReading | None) -> bool | None:
