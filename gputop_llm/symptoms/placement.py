@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gputop_llm.symptoms.argv import has_flag
+from gputop_llm.symptoms.checks import Check, State
 from gputop_llm.symptoms.fresh import unreadable
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView
+from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
 
 _DATA_PARALLEL = re.compile(r"DP(\d+)")
 
@@ -19,6 +20,21 @@ def rank_on(engine: EngineView, gpu: GpuView) -> str | None:
         if process.rank is not None and gpu.index in process.gpus:
             return process.rank
     return None
+
+
+def unplaced(view: NodeView, rule: str) -> Iterator[Check]:
+    """What a rule on an engine's GPUs says of engines whose GPUs aren't known: that it can't tell.
+
+    Where there is no GPU at all, there is nothing to tell.
+    """
+    for engine in view.engines:
+        if engine.gpus:
+            continue
+        if engine.target is None or engine.target.root_pid is None:
+            yield Check(rule, engine.subject, State.UNKNOWN, "the engine's GPUs (it is known by its address only)")
+        elif view.gpus:
+            why = next((p.note for p in engine.target.processes if p.note), "no process of it is seen on one")
+            yield Check(rule, engine.subject, State.UNKNOWN, f"which GPUs the engine uses ({why})")
 
 
 def instances(engines: Sequence[EngineView], gpu: GpuView) -> dict[int | None, tuple[EngineView, ...]]:

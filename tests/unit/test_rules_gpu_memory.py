@@ -9,7 +9,7 @@ import pytest
 from gputop_llm.model import GpuProcess, MigInstance, TargetList
 from gputop_llm.model.symptom import Severity
 from tests.support.frames import target
-from tests.support.gpu_frames import BY_ID, GIB, RULES, changes, noisy, problems
+from tests.support.gpu_frames import GIB, RULES, changes, noisy, problems
 from tests.support.symptom_frames import (
     AT_S,
     CORE,
@@ -17,7 +17,6 @@ from tests.support.symptom_frames import (
     cant_tell,
     cause,
     changing,
-    checks,
     number,
     raised_at,
     symptom,
@@ -227,10 +226,6 @@ class TestNoisyNeighbour:
         assert len(headline) == 100
         assert headline.startswith("GPU 0 also works for PID 4471 (alice: python -m something.very.long xxx")
         assert headline.endswith("…): SM 34 %")
-
-    def test_nobody_is_judged_on_a_gpu_without_engine(self):
-        frames = busy(15, process={CORE: {"gpus": ()}})
-        assert checks(BY_ID["noisy-neighbour"], frames) == []
 
     def test_noise_around_the_threshold_does_not_flap(self):
         sm = noisy(5.0, 1.8)

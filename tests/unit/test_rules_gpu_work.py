@@ -145,6 +145,37 @@ class TestBusyNotWorking:
         assert any("all 2 GPUs" in text for text in cause(found, "NCCL").speaks_for)
 
 
+ON_ITS_GPUS = (
+    "gpu-busy-not-working",
+    "gpu-starved",
+    "bandwidth-bound",
+    "compute-bound",
+    "copy-bound",
+    "memory-spike",
+    "noisy-neighbour",
+    "power-capped",
+)
+
+
+@pytest.mark.parametrize("rule", ON_ITS_GPUS)
+class TestEnginesWhoseGpusAreNotKnown:
+    def test_the_reason_is_told(self, rule):
+        nowhere = {CORE: {"gpus": (), "note": "its GPU can't be told: needs root or the same user"}}
+        (found,) = cant_tell(rule, RULES, busy(15, process=nowhere))
+        assert found.subject.key.startswith("engine:")
+        assert found.needs == "which GPUs the engine uses (its GPU can't be told: needs root or the same user)"
+
+    def test_an_engine_that_is_only_an_address_is_somewhere_else(self, rule):
+        remote = busy(15, target={"processes": (), "root_pid": None})
+        assert "known by its address only" in cant_tell(rule, RULES, remote)[0].needs
+
+    def test_where_there_is_no_gpu_there_is_nothing_to_tell(self, rule):
+        def without(frame, _s):
+            return replace(frame, gpus=replace(frame.gpus, value=replace(frame.gpus.value, gpus=())))
+
+        assert cant_tell(rule, RULES, busy(15, process={CORE: {"gpus": ()}}, edit=without)) == ()
+
+
 class TestStarved:
     def test_raised_while_requests_run_and_the_gpu_idles(self):
         assert raised_at("gpu-starved", RULES, busy(30, gpu={"util_pct": 45.0})) == 10

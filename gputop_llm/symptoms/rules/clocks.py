@@ -14,6 +14,7 @@ from gputop_llm.symptoms.checks import Check, State, all_in_turn, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.placement import unplaced
 from gputop_llm.symptoms.view import MEAN_S, GpuView, NodeView
 from gputop_llm.units import number, pct
 
@@ -38,6 +39,7 @@ class _Slowdown:
 
 def power_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
     """The power limit holds the clocks of a GPU down; of GPUs that an engine uses."""
+    yield from unplaced(view, "power-capped")
     for index in view.users:
         gpu = view.gpus[index]
         missing = next((name for name in ("power_w", "power_limit_w") if gpu.get(name) is None), None)

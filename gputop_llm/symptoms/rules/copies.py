@@ -12,6 +12,7 @@ from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import engine_number, ranked, when
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.pcie import link_bytes_per_s, link_name
+from gputop_llm.symptoms.placement import unplaced
 from gputop_llm.symptoms.threads import computing, hottest
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import pct, rate
@@ -29,6 +30,7 @@ _WAYS = (("rx", "host to GPU"), ("tx", "GPU to host"))
 def copy_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
     """PCIe traffic over a share of the link while the engine decodes."""
     rule = "copy-bound"
+    yield from unplaced(view, rule)
     for index, engines in view.users.items():
         gpu = view.gpus[index]
         if gpu.now.mig_enabled:

@@ -13,6 +13,7 @@ from gputop_llm.symptoms.checks import Check, all_of, at_least, judged, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.placement import unplaced
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct
 
@@ -22,6 +23,7 @@ _MIG = "MIG: the GPM counters of the parent GPU aren't the instance's"
 def bandwidth_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
     """DRAM near its peak while the tensor pipe is not."""
     rule = "bandwidth-bound"
+    yield from unplaced(view, rule)
     for index, engines in view.users.items():
         gpu = view.gpus[index]
         state = all_of(
@@ -35,6 +37,7 @@ def bandwidth_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
 def compute_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
     """The tensor pipe near its peak."""
     rule = "compute-bound"
+    yield from unplaced(view, rule)
     for index, engines in view.users.items():
         gpu = view.gpus[index]
         state = at_least(gpu.mean("gpm.tensor_pct"), limits, f"{rule}.tensor_pct")

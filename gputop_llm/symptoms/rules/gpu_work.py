@@ -12,7 +12,7 @@ from gputop_llm.symptoms.checks import Check, State, all_in_turn, all_of, any_of
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import groups, least_running, running_needs
+from gputop_llm.symptoms.placement import groups, least_running, running_needs, unplaced
 from gputop_llm.symptoms.threads import computing, hottest
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct
@@ -23,6 +23,7 @@ MIG = "MIG: utilisation isn't defined for the parent GPU"
 def busy_not_working(view: NodeView, limits: Limits) -> Iterator[Check]:
     """Utilisation near 100 % while few SMs work; without GPM: while power and memory traffic are low."""
     rule = "gpu-busy-not-working"
+    yield from unplaced(view, rule)
     for index, engines in view.users.items():
         gpu = view.gpus[index]
         if gpu.now.mig_enabled:
@@ -158,6 +159,7 @@ def _busy_causes(
 def starved(view: NodeView, limits: Limits) -> Iterator[Check]:
     """Requests run, and the GPU has nothing to do for much of the time."""
     rule = "gpu-starved"
+    yield from unplaced(view, rule)
     for index, engines in view.users.items():
         gpu = view.gpus[index]
         if gpu.now.mig_enabled:

@@ -13,7 +13,7 @@ from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, judged
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import instances
+from gputop_llm.symptoms.placement import instances, unplaced
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import pct, size
 
@@ -34,6 +34,7 @@ class _Used:
 
 def memory_spike(view: NodeView, limits: Limits) -> Iterator[Check]:
     """Used memory jumps within ten seconds, or grows past the last few percent."""
+    yield from unplaced(view, "memory-spike")
     for index, users in view.users.items():
         gpu = view.gpus[index]
         for instance, engines in instances(users, gpu).items():

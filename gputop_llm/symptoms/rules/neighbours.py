@@ -14,7 +14,7 @@ from gputop_llm.symptoms.checks import Check, State, any_of, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import instances
+from gputop_llm.symptoms.placement import instances, unplaced
 from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
 from gputop_llm.units import pct, size
 
@@ -43,6 +43,7 @@ class _Neighbour:
 def noisy_neighbour(view: NodeView, limits: Limits) -> Iterator[Check]:
     """A process outside the engine's tree with SM utilisation, or with memory that grows."""
     rule = "noisy-neighbour"
+    yield from unplaced(view, rule)
     listed = view.now.targets.value.targets if view.now.targets.value else ()
     owners = {p.nvml_pid: (t, p) for t in listed for p in t.processes if p.nvml_pid is not None}
     for index, users in view.users.items():
