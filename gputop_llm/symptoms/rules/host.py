@@ -50,14 +50,13 @@ def _suspect(engine: EngineView, process: LoadView, limits: Limits) -> _Suspect 
     hot = hottest((process,))
     if hot is None:
         return None
+    full = at_least(hot.cpu_pct, limits, "host-bound.thread_pct")
+    if full is State.CLEAR:
+        return _Suspect(hot, engine.gpus, None, True, full)
     mine = next((p.gpus for p in (engine.target.processes if engine.target else ()) if p.pid == process.now.pid), ())
     gpus = tuple(gpu for gpu in engine.gpus if gpu.index in mine) or engine.gpus
     sm, exact = _sm_active_pct(gpus)
-    state = all_in_turn(
-        partial(at_least, hot.cpu_pct, limits, "host-bound.thread_pct"),
-        partial(_idle, sm, exact, limits),
-        partial(_running, engine, gpus, limits),
-    )
+    state = all_in_turn(lambda: full, partial(_idle, sm, exact, limits), partial(_running, engine, gpus, limits))
     return _Suspect(hot, gpus, sm, exact, state)
 
 
