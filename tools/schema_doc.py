@@ -109,6 +109,7 @@ _REMARKS = {
     "symptoms.overridden": "thresholds that are not the default, with their origin",
     "symptoms.pending": "as `active`: conditions that hold, but not yet for as long as it takes",
     "symptoms.log": "when symptoms were raised within the last hour, 100 at most, oldest first",
+    "symptoms.judged": "answers that were not `can't tell`",
     "symptoms.log[].severity": "the worst that it was",
     "symptoms.log[].until_s": "null while it still is raised",
     "node.problem": "why no GPU can be read",

@@ -98,12 +98,15 @@ def verdict(frame: Frame, config: Config, driver_here: bool, least: Severity = S
         active=tuple(s for s in report.active if s.severity >= least),
         pending=tuple(s for s in report.pending if s.severity >= least),
     )
+    reasons = outcome.sentences
+    if report.judged == 0:
+        reasons = (*reasons, "no rule had what it takes to judge anything")
     worst = max((s.severity for s in report.active), default=Severity.NOTE)
     if worst >= Severity.WARNING:
         status = Status.CRITICAL if worst is Severity.CRITICAL else Status.WARNING
     else:
-        status = Status.OK if outcome.code is ExitCode.OK else Status.UNKNOWN
-    return Result(status, report, outcome.sentences)
+        status = Status.UNKNOWN if reasons or outcome.code is not ExitCode.OK else Status.OK
+    return Result(status, report, reasons)
 
 
 def _text(result: Result, frame: Frame | None, for_s: float) -> str:
@@ -112,7 +115,7 @@ def _text(result: Result, frame: Frame | None, for_s: float) -> str:
     lines = [f"UNKNOWN {reason}" for reason in result.reasons if result.status is Status.UNKNOWN]
     lines += [one_line(symptom, at_s) for symptom in result.report.active]
     if result.status is Status.OK and not result.report.active:
-        lines.append(f"OK no symptom in {for_s:g} s")
+        lines.append(f"OK no symptom in {for_s:g} s, {result.report.judged} conditions judged")
     lines += [f"not yet for long enough: {one_line(symptom, at_s)}" for symptom in result.report.pending]
     lines += cant_tell_lines(result.report.cant_tell)
     if result.status is not Status.UNKNOWN:

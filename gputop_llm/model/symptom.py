@@ -139,6 +139,7 @@ class SymptomReport:
     `active` is in the order to show: each root (worst first) followed by what it explains.
     `pending` are conditions that hold, but not yet for as long as it takes to be raised.
     `log` has when each symptom was raised within the last hour, oldest first.
+    `judged` counts the answers that were not "can't tell".
     """
 
     active: tuple[Symptom, ...] = ()
@@ -147,3 +148,4 @@ class SymptomReport:
     overridden: tuple[str, ...] = ()
     pending: tuple[Symptom, ...] = ()
     log: tuple[Held, ...] = ()
+    judged: int = 0

@@ -115,6 +115,7 @@ class SymptomEngine:
             overridden=self._limits.overridden,
             pending=self._state.pending(),
             log=self._log.update(active, view.now.at_s),
+            judged=len(checks) - len(cant_tell),
         )
 
     def _checks(self, view: NodeView) -> tuple[list[Check], list[CantTell]]:

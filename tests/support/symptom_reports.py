@@ -34,4 +34,4 @@ def a_symptom(rule: str = "kv-pressure", severity: Severity = Severity.WARNING, 
 
 def a_report(*active: Symptom, **fields: Any) -> SymptomReport:
     """A report with these symptoms raised."""
-    return SymptomReport(active=active, **fields)
+    return SymptomReport(**{"active": active, "judged": 9, **fields})
