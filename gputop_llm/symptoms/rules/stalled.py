@@ -6,7 +6,7 @@ Standing still is measured on the engine's own live counters over the kept scrap
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -112,14 +112,15 @@ def _no_signal(engine: EngineView, reading: EngineReading) -> str | None:
 def standstill(engine: EngineView, rank: str | None) -> Standstill:
     """How long a rank's counters have not moved while something ran on it; 0 s when they just did, or nothing runs."""
     newest = oldest = None
-    counts: tuple[float | None, ...] = ()
+    counts: list[float | None] = []
     running, waiting, longer = 0.0, None, True
     for at, frame in engine.scrapes():
-        found = _of_rank(frame, rank)
-        now = sum(one.running or 0.0 for one in found)
+        now, found = _of_rank(frame, rank)
         if newest is None:
-            newest, counts, running, waiting = at, _progress(frame, found), now, _waiting(found)
-        if now <= 0 or _progress(frame, found) != counts or not any(c is not None for c in counts):
+            reading = frame.scrape.value
+            newest, counts, running = at, found, now
+            waiting = _waiting(one for one in (reading.series if reading else ()) if one.rank == rank)
+        if now <= 0 or found != counts or counts.count(None) == len(counts):
             longer = False
             break
         oldest = at
@@ -128,17 +129,19 @@ def standstill(engine: EngineView, rank: str | None) -> Standstill:
     return Standstill(rank, newest - oldest, longer and newest > oldest, running, waiting)
 
 
-def _of_rank(frame: EngineFrame, rank: str | None) -> tuple[EngineSeries, ...]:
+def _of_rank(frame: EngineFrame, rank: str | None) -> tuple[float, list[float | None]]:
+    """What runs on a rank, and its progress counters, of all models."""
+    running, counts = 0.0, []
     reading = frame.scrape.value
-    return tuple(one for one in reading.series if one.rank == rank) if reading else ()
+    if reading is not None:
+        for one in reading.series:
+            if one.rank == rank:
+                running += one.running or 0.0
+                counts += [one.counters.get(name) for name in reading.progress]
+    return running, counts
 
 
-def _progress(frame: EngineFrame, series: tuple[EngineSeries, ...]) -> tuple[float | None, ...]:
-    reading = frame.scrape.value
-    return tuple(one.counters.get(name) for one in series for name in (reading.progress if reading else ()))
-
-
-def _waiting(series: tuple[EngineSeries, ...]) -> float | None:
+def _waiting(series: Iterable[EngineSeries]) -> float | None:
     known = [one.waiting for one in series if one.waiting is not None]
     return sum(known) if known else None
 
