@@ -59,7 +59,8 @@ class Diagnosis:
         self._history = history
         self._learner = LearningBaseline()
         self._engine = SymptomEngine(RULES, limits(config), learner=self._learner)
-        self._keeper = None if simulated else baselines.BaselineKeeper(paths.baselines_folder())
+        folder = None if simulated else paths.baselines_folder()
+        self._keeper = None if folder is None else baselines.BaselineKeeper(folder)
         self._saved_at: float | None = None
         self._announcements = None
         if config.exec is not None or config.webhook is not None:

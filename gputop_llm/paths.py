@@ -21,8 +21,13 @@ def log_file() -> Path:
     return user_state_path(APP) / "gputop-llm.log"
 
 
-def baselines_folder() -> Path:
-    """Where what was learnt of engines is kept. It is made when something is first stored."""
+def baselines_folder() -> Path | None:
+    """Where what was learnt of engines is kept, made when something is first stored; None without a home directory."""
     from platformdirs import user_state_path
 
-    return user_state_path(APP) / "baselines"
+    # A user ID that is in no passwd (`docker run --user`) may have no HOME either.
+    try:
+        folder = user_state_path(APP) / "baselines"
+    except RuntimeError:
+        return None
+    return folder if folder.is_absolute() else None

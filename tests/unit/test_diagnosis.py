@@ -201,6 +201,13 @@ def test_of_a_simulated_node_nothing_is_stored_or_read(judging, only_kv):
     assert not paths.baselines_folder().exists()
 
 
+def test_a_user_without_a_home_directory_learns_all_the_same(judging, only_kv, monkeypatch):
+    monkeypatch.setattr(paths, "baselines_folder", lambda: None)
+    judge = judging()
+    assert all(frame.symptoms is not None for frame in judge(busy(200)))
+    judge.close()
+
+
 def test_a_stored_baseline_that_is_none_is_forgotten_with_a_line_in_the_log(judging, only_kv, caplog):
     folder = paths.baselines_folder()
     baselines.save(folder, STORED, [{"load": "heavy"}])
