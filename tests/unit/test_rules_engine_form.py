@@ -1,4 +1,4 @@
-"""What every symptom of the engine side is: one line with numbers, sourced evidence, exact flags; and how they group."""
+"""What every engine-side symptom is: one line with numbers, sourced evidence, exact flags; and how they are grouped."""
 
 from __future__ import annotations
 
