@@ -179,9 +179,12 @@ def _count(text: str, least: int = 0) -> int:
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if not 1 <= number <= 3600:
-        raise argparse.ArgumentTypeError(f"must be between 1 and 3600, got {text}")
+        raise argparse.ArgumentTypeError(f"must be between 1 and 3600 s, got {text!r}")
     return number
 
 
