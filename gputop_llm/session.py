@@ -136,7 +136,8 @@ class Session:
         self._on_frame: Callable[[Frame], None] | None = None
         self._watched_pids: set[int | None] = set()
         self._host_polls_before = 0
-        self._gpus: Poller[GpuNode] = Poller(sources.gpus(), self.period_s, self.clock, self._first_poll)
+        self._gpus_known = False
+        self._gpus: Poller[GpuNode] = Poller(sources.gpus(), self.period_s, self.clock, self._gpus_polled)
         self._discovery: Poller[TargetList] = Poller(
             sources.discovery(self._newest_gpus), DISCOVERY_PERIOD_S, self.clock, self._discovered
         )
@@ -286,6 +287,13 @@ class Session:
         """The first reading of a source is worth a frame at once."""
         if self._seq < 4:
             self._wake.set()
+
+    def _gpus_polled(self, node: GpuNode | None) -> None:
+        if node is not None and node.gpus and not self._gpus_known:
+            # What discovery found before this had no GPUs, and CUDA processes are found only by them.
+            self._gpus_known = True
+            self._discovery.hurry()
+        self._first_poll(node)
 
     def _newest_gpus(self) -> GpuNode | None:
         return self._gpus.part().value

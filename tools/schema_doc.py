@@ -170,7 +170,7 @@ def rows() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for name, kind in _TOP:
         found += _of(name, kind)
-    found.append(("engines", "array"))
+    found += [("engines", "array"), ("engines[]", "object")]
     for name, kind in _ENGINE:
         found += _of(f"engines[].{name}", kind)
     found.append(("sources", "object"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
-from gputop_llm.commands import tui
+from gputop_llm.commands import output, tui
 from gputop_llm.errors import ExitCode
 
 
@@ -18,8 +17,7 @@ def run(arguments: Namespace) -> int:
     from gputop_llm.demo.scenarios import listing, scenario
 
     if arguments.list:
-        sys.stdout.write(listing())
-        sys.stdout.flush()
+        output.write_text(listing())
         return ExitCode.OK
     scenario(arguments.demo)
     return tui.run(arguments, arguments.demo)

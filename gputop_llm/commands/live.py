@@ -25,7 +25,7 @@ def settings(arguments: Namespace) -> Config:
     """
     logs.start(getattr(arguments, "verbose", False))
     given = getattr(arguments, "config", None)
-    file = Path(given).expanduser() if given else paths.config_file()
+    file = Path(given) if given else paths.config_file()
     return load(vars(arguments), file=file, must_exist=given is not None)
 
 

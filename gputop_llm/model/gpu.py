@@ -61,7 +61,8 @@ class XidEvent:
 class Gpm:
     """Hopper GPU Performance Monitoring: averages between the last two samples.
 
-    Percentages are of the chip's peak for that unit; rates in bytes per second.
+    Percentages are of the chip's peak for that unit; rates in bytes per second. The split by
+    pipe (graphics, integer, tensor HMMA/IMMA/DFMA, FP64/32/16) is read every 4 s and keeps its value in between.
     """
 
     interval_s: float

@@ -29,7 +29,7 @@ def judge(frame: Frame, config: Config, driver_here: bool) -> Outcome:
             that can't be read are no failure but a fact.
     """
     failures = tuple(_failures(frame, driver_here))
-    absent = _asked_for_but_absent(frame, config)
+    absent = _asked_for_but_absent(frame, config, driver_here)
     if absent is not None:
         return Outcome(ExitCode.NOTHING_FOUND, (absent, *failures))
     if failures:
@@ -77,10 +77,11 @@ def _error(part: Part[Any]) -> str | None:
     return part.error
 
 
-def _asked_for_but_absent(frame: Frame, config: Config) -> str | None:
+def _asked_for_but_absent(frame: Frame, config: Config, driver_here: bool) -> str | None:
     """A sentence when what a flag names isn't there; None too when it can't be told, which is a failure of its own."""
     node, found = frame.gpus.value, frame.targets.value
-    if config.gpu is not None and node is not None and not node.gpus:
+    unreadable = node is None or (node.problem is not None and driver_here)
+    if config.gpu is not None and node is not None and not node.gpus and not unreadable:
         why = f" ({node.problem})" if node.problem else ""
         return f"there is no GPU {config.gpu} on this node{why}"
     if config.pid is not None and found is not None and not any(config.pid in t.pids for t in found.targets):
@@ -88,7 +89,7 @@ def _asked_for_but_absent(frame: Frame, config: Config) -> str | None:
     if config.url is not None:
         asked = [e for e in frame.engines if _is_asked_for(frame, e)]
         if asked and all(e.scrape.value is None and e.scrape.error is not None for e in asked):
-            return f"no engine answers at {asked[0].url}"
+            return f"no metrics can be read at {asked[0].url}"
     return None
 
 

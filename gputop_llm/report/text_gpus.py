@@ -67,7 +67,7 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
         reasons = (
             t.name.replace("_", " ") + ("" if t.share_pct is None else f" {pct(t.share_pct)} of the time") for t in held
         )
-        yield f"clocks lowered by {', '.join(reasons)}"
+        yield f"clock limits in force: {', '.join(reasons)}"
     if gpu.pcie_gen is not None or gpu.pcie_tx_bytes_per_s is not None:
         reduced = gpu.pcie_width is not None and gpu.pcie_width_max is not None and gpu.pcie_width < gpu.pcie_width_max
         yield (

@@ -33,7 +33,10 @@ _MADE_OF = {
     "prefix_hit_pct": ("prefix_hits", "prefix_queries"),
     "spec": ("spec_draft_tokens", "spec_accepted_tokens"),
 }
-_NOW = ("running", "waiting", "waiting_by_reason", "kv_usage_pct", "prefix_hit_lifetime_pct")
+_NOW = {
+    **{name: (name,) for name in ("running", "waiting", "waiting_by_reason", "kv_usage_pct")},
+    "prefix_hit_lifetime_pct": ("prefix_hits", "prefix_queries"),
+}
 FIGURES = (*_NOW, *_MADE_OF)
 
 _NOTHING_IN_WINDOW = {
@@ -141,7 +144,7 @@ def figures(
         ),
         latency=latency,
         spec=_spec(counts, window_s),
-        doubtful=tuple(sorted({name for one in series for name in one.doubtful})),
+        doubtful=_doubtful({name for one in series for name in one.doubtful}),
         missing={},
         **rates,
         **means,
@@ -167,6 +170,15 @@ def _explained(
         else:
             reasons[figure] = _NOTHING_IN_WINDOW.get(figure, _ABSENT)
     return replace(live, missing=reasons)
+
+
+def _doubtful(names: set[str]) -> tuple[str, ...]:
+    """The figures that are made of doubtful gauges, counters or histograms."""
+    return tuple(
+        figure
+        for figure, parts in {**_NOW, **_MADE_OF}.items()
+        if any(_is_part(name, part) for part in parts for name in names)
+    )
 
 
 def _is_part(name: str, part: str) -> bool:

@@ -7,7 +7,7 @@ root that can be seen counts, and its group's throttling and use are reported.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gputop_llm.model import CgroupCpu
@@ -43,7 +43,7 @@ class CgroupSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class CgroupPlace:
     """The folders that count for a process: the one with the tightest limit, its own where there is none."""
 
     path: str
@@ -56,7 +56,9 @@ class _Place:
 
 
 class CgroupReader:
-    """Reads control groups; where the limits are is looked up again every tenth reading.
+    """Reads control groups.
+
+    Which group a process is in, and where its limits are, is looked up again every tenth time.
 
     Args:
         proc: whose /proc/PID/cgroup names the groups.
@@ -66,24 +68,25 @@ class CgroupReader:
     def __init__(self, proc: ProcFs, root: str = "/sys/fs/cgroup") -> None:
         self._proc = proc
         self._root = root
-        self._places: dict[str, tuple[_Place | None, int]] = {}
+        self._groups: dict[int, tuple[CgroupPlace | None, int]] = {}
 
-    def read(self, pid: int) -> CgroupSample | None:
+    def place(self, pid: int) -> CgroupPlace | None:
         """The group that limits a process; None if its groups can't be seen from here.
 
         Raises:
             OSError: the process is gone or may not be read.
         """
-        text = printable(self._proc.read(f"{pid}/cgroup"))
-        place, left = self._places.get(text, (None, 0))
+        place, left = self._groups.get(pid, (None, 0))
         if left == 0:
-            if len(self._places) > 64:
-                self._places.clear()
-            place, left = self._locate(text), _LIMITS_EVERY
-        self._places[text] = (place, left - 1)
-        return None if place is None else _sample(place)
+            place, left = self._locate(printable(self._proc.read(f"{pid}/cgroup"))), _LIMITS_EVERY
+        self._groups[pid] = (place, left - 1)
+        return place
 
-    def _locate(self, text: str) -> _Place | None:
+    def forget_all_but(self, pids: Collection[int]) -> None:
+        """Drops what is known of processes that are no longer read."""
+        self._groups = {pid: group for pid, group in self._groups.items() if pid in pids}
+
+    def _locate(self, text: str) -> CgroupPlace | None:
         paths = {}
         for line in text.splitlines():
             _, _, rest = line.partition(":")
@@ -94,7 +97,7 @@ class CgroupReader:
             return self._locate_v1(paths)
         return self._locate_v2(paths[""][1]) if "" in paths else None
 
-    def _locate_v2(self, path: str) -> _Place | None:
+    def _locate_v2(self, path: str) -> CgroupPlace | None:
         base = self._root if os.path.exists(f"{self._root}/cgroup.controllers") else f"{self._root}/unified"
         chain = self._chain(base, path, "")
         if chain is None:
@@ -103,9 +106,9 @@ class CgroupReader:
         limit_dir, limit = _tightest([(folder, _number(f"{folder}/memory.max")) for folder in chain])
         used_dir = limit_dir or chain[0]
         own = quota_dir or chain[0]
-        return _Place(_below(own, base), 2, own, quota, own, used_dir, None if limit is None else int(limit))
+        return CgroupPlace(_below(own, base), 2, own, quota, own, used_dir, None if limit is None else int(limit))
 
-    def _locate_v1(self, paths: dict[str, tuple[str, str]]) -> _Place | None:
+    def _locate_v1(self, paths: dict[str, tuple[str, str]]) -> CgroupPlace | None:
         mounts = {}
         for controller in ("cpu", "cpuacct", "memory"):
             if controller in paths:
@@ -126,7 +129,7 @@ class CgroupReader:
         memory_chain = mounts.get("memory", ("", None))[1] or []
         limit_dir, limit = _tightest([(folder, _limit_v1(folder)) for folder in memory_chain])
         memory = limit_dir or (memory_chain[0] if memory_chain else None)
-        return _Place(_below(own, base), 1, own, quota, account, memory, None if limit is None else int(limit))
+        return CgroupPlace(_below(own, base), 1, own, quota, account, memory, None if limit is None else int(limit))
 
     def _chain(self, base: str, path: str, controller: str) -> list[str] | None:
         """The group's folder and all above it, innermost first; None if it lies outside of what is mounted here."""
@@ -180,7 +183,8 @@ def _rate(before: float | None, after: float | None, seconds: float) -> float | 
     return (after - before) / seconds
 
 
-def _sample(place: _Place) -> CgroupSample:
+def sample(place: CgroupPlace) -> CgroupSample:
+    """What a group has counted by now."""
     fields = _fields(f"{place.cpu_dir}/cpu.stat")
     if place.version == 2:
         throttled = _scaled(fields.get("throttled_usec"), 1e-6)

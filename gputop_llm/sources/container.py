@@ -84,7 +84,7 @@ def same_network(proc: ProcFs, pid: int) -> bool | None:
         theirs, ours = _listening(proc, str(pid)), _listening(proc, "self")
     except OSError:
         return None
-    return theirs == ours if theirs or ours else None
+    return bool(theirs & ours) if theirs else None
 
 
 def _listening(proc: ProcFs, who: str) -> set[str]:

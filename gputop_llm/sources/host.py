@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.model import CgroupCpu, Host, ProcessLoad, TargetProcess
-from gputop_llm.sources.cgroup import NOT_VISIBLE, CgroupReader, CgroupSample, cpu_between
+from gputop_llm.sources.cgroup import NOT_VISIBLE, CgroupPlace, CgroupReader, CgroupSample, cpu_between, sample
 from gputop_llm.sources.host_process import NEEDS_RIGHTS, NEEDS_TWO_POLLS, WatchedProcess
 from gputop_llm.sources.procfs import GONE, PAGE_BYTES, ProcFs
 
@@ -50,7 +50,7 @@ class HostSource:
         self._proc = ProcFs(proc_root)
         self._cgroups = CgroupReader(self._proc, cgroup_root)
         self._watched: dict[int, WatchedProcess] = {}
-        self._groups: dict[str, tuple[CgroupSample, float]] = {}
+        self._samples: dict[CgroupPlace, tuple[CgroupSample, float]] = {}
         self._node: _Node | None = None
         self._cores: int | None = None
 
@@ -100,37 +100,17 @@ class HostSource:
     def _processes(self) -> list[ProcessLoad]:
         wanted = {process.pid: process for process in self._watch() if process.pid is not None}
         self._watched = {pid: watched for pid, watched in self._watched.items() if pid in wanted}
-        groups: dict[str, tuple[CgroupSample, float]] = {}
-        results: dict[str, CgroupCpu] = {}
+        self._cgroups.forget_all_but(wanted)
+        groups = _Groups(self._cgroups, self._clock, self._samples)
         loads = []
         for pid, process in wanted.items():
             if pid not in self._watched:
                 self._watched[pid] = WatchedProcess(self._proc, pid, self._clock)
             load = self._watched[pid].load(process)
             if load is not None:
-                loads.append(load if load.state is None else self._with_group(load, groups, results))
-        self._groups = groups
+                loads.append(load if load.state is None else groups.added_to(load))
+        self._samples = groups.samples
         return loads
-
-    def _with_group(
-        self, load: ProcessLoad, groups: dict[str, tuple[CgroupSample, float]], results: dict[str, CgroupCpu]
-    ) -> ProcessLoad:
-        """The load with its control group; processes of one group share one reading."""
-        try:
-            sample = self._cgroups.read(load.pid)
-        except GONE:
-            return load
-        except OSError:
-            return replace(load, missing={**load.missing, "cgroup": NEEDS_RIGHTS})
-        if sample is None:
-            return replace(load, missing={**load.missing, "cgroup": NOT_VISIBLE})
-        key = f"{sample.version}:{sample.path}"
-        if key not in results:
-            at_s = self._clock.mono()
-            earlier, earlier_s = self._groups.get(key, (None, at_s))
-            groups[key] = (sample, at_s)
-            results[key] = cpu_between(earlier, sample, at_s - earlier_s)
-        return replace(load, cgroup=results[key])
 
     def _read_node(self) -> _Node:
         if self._cores is None:
@@ -165,6 +145,37 @@ class HostSource:
             return float(self._proc.read("loadavg").split()[0])
         except (OSError, ValueError, IndexError):
             return None
+
+
+class _Groups:
+    """The control groups of one poll: processes of one group share one reading."""
+
+    def __init__(
+        self, reader: CgroupReader, clock: Clock, before: Mapping[CgroupPlace, tuple[CgroupSample, float]]
+    ) -> None:
+        self.samples: dict[CgroupPlace, tuple[CgroupSample, float]] = {}
+        self._reader = reader
+        self._clock = clock
+        self._before = before
+        self._results: dict[CgroupPlace, CgroupCpu] = {}
+
+    def added_to(self, load: ProcessLoad) -> ProcessLoad:
+        """The load with its control group, or why it has none."""
+        try:
+            place = self._reader.place(load.pid)
+        except GONE:
+            return load
+        except OSError:
+            return replace(load, missing={**load.missing, "cgroup": NEEDS_RIGHTS})
+        if place is None:
+            return replace(load, missing={**load.missing, "cgroup": NOT_VISIBLE})
+        if place not in self._results:
+            at_s = self._clock.mono()
+            earlier, earlier_s = self._before.get(place, (None, at_s))
+            now = sample(place)
+            self.samples[place] = (now, at_s)
+            self._results[place] = cpu_between(earlier, now, at_s - earlier_s)
+        return replace(load, cgroup=self._results[place])
 
 
 def _shares(before: _Node | None, now: _Node) -> dict[str, float]:

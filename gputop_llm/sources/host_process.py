@@ -11,6 +11,7 @@ was itself last read. Context switches are those of the main thread only, which
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -25,6 +26,7 @@ FULL_EVERY = 5
 HOTTEST = 8
 TOP = 5
 
+_STATUS = re.compile(rb"^(VmRSS|VmSwap|voluntary_ctxt_switches|nonvoluntary_ctxt_switches):\s+(\d+)", re.MULTILINE)
 _RATES = ("cpu_pct", "main_thread_pct", "top_threads", "ctx_voluntary_per_s", "ctx_involuntary_per_s")
 # Boot time is known to the second only, and by each reader on its own.
 _SAME_START_S = 2.0
@@ -62,7 +64,7 @@ class WatchedProcess:
         """The process since the previous poll, without its control group; None if it has ended."""
         try:
             stat = self._proc.stat(self._pid)
-            status = self._proc.status(self._pid)
+            status = {name: int(number) for name, number in _STATUS.findall(self._proc.read(f"{self._pid}/status"))}
         except GONE:
             return None
         except (OSError, ValueError):
@@ -73,8 +75,8 @@ class WatchedProcess:
             self._start_ticks, self._before, self._threads, self._polls = stat.start_ticks, None, {}, 0
         now = _Before(
             stat.cpu_ticks,
-            _int(status.get("voluntary_ctxt_switches")),
-            _int(status.get("nonvoluntary_ctxt_switches")),
+            status.get(b"voluntary_ctxt_switches"),
+            status.get(b"nonvoluntary_ctxt_switches"),
             self._clock.mono(),
         )
         before, self._before = self._before, now
@@ -86,13 +88,14 @@ class WatchedProcess:
             missing |= {name: NEEDS_TWO_POLLS for name in _RATES if name not in missing}
         main = self._threads.get(self._pid)
         cpu, voluntary, involuntary = _rates(before, now)
+        rss_kib, swap_kib = status.get(b"VmRSS"), status.get(b"VmSwap")
         return ProcessLoad(
             pid=self._pid,
             role=wanted.role,
             state=stat.state,
             cpu_pct=None if cpu is None else 100.0 * cpu / TICKS_PER_S,
-            rss_bytes=_kib(status.get("VmRSS")) if "VmRSS" in status else stat.rss_pages * PAGE_BYTES,
-            swap_bytes=_kib(status.get("VmSwap")),
+            rss_bytes=stat.rss_pages * PAGE_BYTES if rss_kib is None else rss_kib * 1024,
+            swap_bytes=None if swap_kib is None else swap_kib * 1024,
             threads=stat.threads,
             top_threads=self._top(),
             main_thread_pct=main.pct if main else None,
@@ -115,18 +118,17 @@ class WatchedProcess:
             self._threads = {tid: thread for tid, thread in self._threads.items() if tid in set(tids)}
         for tid in tids:
             try:
-                now = self._proc.thread_stat(self._pid, tid)
-            except (OSError, ValueError):
+                name, ticks = self._proc.thread(self._pid, tid)
+            except (OSError, ValueError, IndexError):
                 self._threads.pop(tid, None)
                 continue
             at_s = self._clock.mono()
             known = self._threads.get(tid)
             if known is None:
-                self._threads[tid] = _Thread(now.cpu_ticks, at_s, now.comm)
+                self._threads[tid] = _Thread(ticks, at_s, name)
             elif at_s > known.at_s:
-                ticks = max(0, now.cpu_ticks - known.ticks)
-                known.pct = 100.0 * ticks / TICKS_PER_S / (at_s - known.at_s)
-                known.ticks, known.at_s, known.name = now.cpu_ticks, at_s, now.comm
+                known.pct = 100.0 * max(0, ticks - known.ticks) / TICKS_PER_S / (at_s - known.at_s)
+                known.ticks, known.at_s, known.name = ticks, at_s, name
         return True
 
     def _hottest(self) -> list[int]:
@@ -155,13 +157,3 @@ def _rates(before: _Before | None, now: _Before) -> tuple[float | None, float | 
         for old, new in ((before.voluntary, now.voluntary), (before.involuntary, now.involuntary))
     ]
     return max(0, now.cpu_ticks - before.cpu_ticks) / seconds, switches[0], switches[1]
-
-
-def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
-
-
-def _kib(text: str | None) -> int | None:
-    """ "1234 kB" in bytes."""
-    number = _int(text.partition(" ")[0]) if text else None
-    return None if number is None else number * 1024

@@ -11,6 +11,9 @@ from gputop_llm.sources.nvml_ask import Asker, known, percent
 from gputop_llm.sources.nvml_errors import NOT_FOUND, Implausible
 
 _SLOW_S = 5.0
+_UTIL_EVERY_S = 2.5
+"""The driver takes 1.5 ms for it on an H200, and who shares a GPU changes slowly."""
+
 _UTIL_WINDOW_S = 1.5
 """NVML averages over up to a second; an older sample is of work that has ended."""
 
@@ -48,7 +51,7 @@ class ProcessReader:
             return ()
         call = ("nvmlDeviceGetProcessUtilization", self._since_us)
         field = "processes.sm_util_pct"
-        samples = self._asker.ask(field, call, read=_newest, answers={NOT_FOUND: {}})
+        samples = self._asker.ask(field, call, read=_newest, every_s=_UTIL_EVERY_S, answers={NOT_FOUND: {}})
         if samples is None:
             return tuple(processes)
         return tuple(replace(process, sm_util_pct=samples.get(process.pid, 0.0)) for process in processes)

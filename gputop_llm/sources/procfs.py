@@ -21,7 +21,7 @@ _CMDLINE_MAX_BYTES = 64 * 1024
 
 
 class Stat(NamedTuple):
-    """/proc/PID/stat (or /proc/PID/task/TID/stat): times in clock ticks, RSS in pages."""
+    """/proc/PID/stat: times in clock ticks, RSS in pages."""
 
     comm: str
     state: str
@@ -54,15 +54,10 @@ class ProcFs:
         handle = os.open(f"{self.root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(handle, min(_CHUNK_BYTES, limit_bytes))
-            if len(data) < _CHUNK_BYTES:
-                return data
-            parts = [data]
-            size = len(data)
-            # /proc hands out a page or less at a time, so only an empty read is the end.
-            while size < limit_bytes and (data := os.read(handle, min(1 << 16, limit_bytes - size))):
-                parts.append(data)
-                size += len(data)
-            return b"".join(parts)
+            # /proc hands out as many whole lines as fit: only an empty read is the end.
+            while len(data) < limit_bytes and (more := os.read(handle, min(1 << 16, limit_bytes - len(data)))):
+                data += more
+            return data
         finally:
             os.close(handle)
 
@@ -78,9 +73,11 @@ class ProcFs:
         """What /proc/PID/stat says."""
         return parse_stat(self.read(f"{pid}/stat"))
 
-    def thread_stat(self, pid: int, tid: int) -> Stat:
-        """What /proc/PID/task/TID/stat says: the CPU time is that thread's alone."""
-        return parse_stat(self.read(f"{pid}/task/{tid}/stat"))
+    def thread(self, pid: int, tid: int) -> tuple[str, int]:
+        """Name and CPU time in clock ticks of one thread, from /proc/PID/task/TID/stat."""
+        before, _, after = self.read(f"{pid}/task/{tid}/stat").rpartition(b")")
+        fields = after.split(None, 13)
+        return printable(before.partition(b"(")[2]), int(fields[11]) + int(fields[12])
 
     def argv(self, pid: int) -> tuple[str, ...]:
         """The command line; empty for zombies and kernel threads.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import threading
@@ -28,47 +29,23 @@ from gputop_llm.tui.skin import Skin
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import seconds
 
-TTY_CHECK_S = 2.0
+# How often a display that gets no frames says how old it is.
+STALL_CHECK_S = 2.0
 MESSAGE_S = 6.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
 HANGUP_EXIT = 128 + signal.SIGHUP
+OVERLAYS = ("targets", "help", "palette")
 
 
-def _gpus() -> Screen[None]:
-    from gputop_llm.tui.screens.gpus import GpusScreen
+def _later(module: str, name: str) -> Callable[[], Screen[None]]:
+    """A screen that is imported when it is first opened: start-up draws the overview only."""
 
-    return GpusScreen()
+    def make() -> Screen[None]:
+        screen: type[MonitorScreen] = getattr(importlib.import_module(f"gputop_llm.tui.screens.{module}"), name)
+        return screen()
 
-
-def _engine() -> Screen[None]:
-    from gputop_llm.tui.screens.engine import EngineScreen
-
-    return EngineScreen()
-
-
-def _processes() -> Screen[None]:
-    from gputop_llm.tui.screens.processes import ProcessesScreen
-
-    return ProcessesScreen()
-
-
-def _targets() -> Screen[None]:
-    from gputop_llm.tui.screens.targets import TargetsScreen
-
-    return TargetsScreen()
-
-
-def _help() -> Screen[None]:
-    from gputop_llm.tui.screens.help import HelpScreen
-
-    return HelpScreen()
-
-
-def _palette() -> Screen[None]:
-    from gputop_llm.tui.screens.palette import PaletteScreen
-
-    return PaletteScreen()
+    return make
 
 
 class MonitorApp(App[int], inherit_bindings=False):
@@ -84,14 +61,13 @@ class MonitorApp(App[int], inherit_bindings=False):
     ESCAPE_TO_MINIMIZE = False
     AUTO_FOCUS = None
     CSS = "Screen { scrollbar-size: 0 0; }"
-    # Imported when first opened: start-up draws the overview only.
     SCREENS: ClassVar[dict[str, Callable[[], Screen[None]]]] = {
-        "gpus": _gpus,
-        "engine": _engine,
-        "processes": _processes,
-        "targets": _targets,
-        "help": _help,
-        "palette": _palette,
+        "gpus": _later("gpus", "GpusScreen"),
+        "engine": _later("engine", "EngineScreen"),
+        "processes": _later("processes", "ProcessesScreen"),
+        "targets": _later("targets", "TargetsScreen"),
+        "help": _later("help", "HelpScreen"),
+        "palette": _later("palette", "PaletteScreen"),
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in COMMANDS),
@@ -123,7 +99,10 @@ class MonitorApp(App[int], inherit_bindings=False):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGHUP, signal.SIGTERM):
                 loop.add_signal_handler(number, self.leave, 128 + number)
-            self.set_interval(TTY_CHECK_S, self._check_terminal)
+            terminal.watch(self._terminal_gone)
+        self.set_interval(STALL_CHECK_S, self._check_stall)
+        # The screen that a shell leaves behind has nothing of ours on it.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.session.start(self._frame_came)
 
     def _frame_came(self, _frame: Frame) -> None:
@@ -131,15 +110,19 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.post_message(FrameReady())
 
     def leave(self, code: int) -> None:
-        """Ends the program, also when the terminal is gone and can't be written to any more."""
-        if code == HANGUP_EXIT:
-            threading.Thread(target=_end_soon, args=(self.session, code), daemon=True).start()
-        self.exit(code)
+        """Ends the program after a signal."""
+        if terminal.still_there():
+            self.exit(code)
+        else:
+            self._terminal_gone()
 
-    def _check_terminal(self) -> None:
-        if not terminal.still_there():
-            self.leave(HANGUP_EXIT)
-        elif self._stalled_s() is not None:
+    def _terminal_gone(self) -> None:
+        """Ends at once: writing to a lost terminal may block for ever, and there is nothing to restore."""
+        stop_session(self.session)
+        os._exit(HANGUP_EXIT)
+
+    def _check_stall(self) -> None:
+        if self._stalled_s() is not None:
             self._refresh_view()
 
     # -- frames ----------------------------------------------------------------
@@ -196,7 +179,7 @@ class MonitorApp(App[int], inherit_bindings=False):
     def action_run(self, name: str) -> None:
         self.run_command(name)
 
-    def action_back(self) -> None:
+    async def action_back(self) -> None:
         if len(self.screen_stack) > 1:
             self.pop_screen()
 
@@ -246,7 +229,7 @@ class MonitorApp(App[int], inherit_bindings=False):
     def _open(self, name: str) -> None:
         while len(self.screen_stack) > (1 if name == "overview" else 2):
             self.pop_screen()
-        if name == "overview" or self.SCREENS.get(name) is None:
+        if name == "overview":
             return
         current = self.screen
         if isinstance(current, MonitorScreen) and current.command == name:
@@ -261,7 +244,7 @@ class MonitorApp(App[int], inherit_bindings=False):
         if current.command == name:
             self.pop_screen()
             return
-        if current.command in ("targets", "help", "palette"):
+        if current.command in OVERLAYS:
             self.pop_screen()
         self.push_screen(name)
 
@@ -304,7 +287,7 @@ class MonitorApp(App[int], inherit_bindings=False):
         from gputop_llm.tui.export import save
 
         screen = cast(MonitorScreen, self.screen)
-        self.say(f"saved {save(screen.text(), 'txt', self.session.clock.wall())}")
+        self.say(f"saved {save(self.skin.shown(screen.text()), 'txt', self.session.clock.wall())}")
 
     def do_export_svg(self) -> None:
         from gputop_llm.tui.export import save
@@ -319,12 +302,11 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.exit(0)
 
 
-def _end_soon(session: Session, code: int) -> None:
-    """A lost terminal may block the writer for ever: leaves anyway."""
+def stop_session(session: Session) -> None:
+    """Stops the session; a source that hangs is left behind after `STOP_WAIT_S`."""
     stopper = threading.Thread(target=session.stop, daemon=True)
     stopper.start()
     stopper.join(STOP_WAIT_S)
-    os._exit(code)
 
 
 def run(session: Session, config: Config) -> int:
@@ -337,7 +319,5 @@ def run(session: Session, config: Config) -> int:
     try:
         code = app.run()
     finally:
-        stopper = threading.Thread(target=session.stop, daemon=True)
-        stopper.start()
-        stopper.join(STOP_WAIT_S)
+        stop_session(session)
     return code if code is not None else app.return_code or 0

@@ -27,11 +27,13 @@ def gpu_sizes(gpus: int) -> tuple[int, int, int]:
         return 2, 2, 3
     if gpus == 1:
         return 5, 8, 37
-    return min(gpus, 2) + 1, gpus + 1, 2 * gpus + 1
+    return min(gpus, 2) + 1, gpus + 1, 4 * gpus + 1
 
 
-def plan_overview(width: int, height: int, gpus: int, processes: int) -> Plan:
+def plan_overview(width: int, height: int, gpus: int, processes: int, engine_lines: int | None = None) -> Plan:
     """Places the panels between the header (line 0) and the status line (the last).
+
+    `engine_lines` is what the engine panel needs when no engine is attached, so that others get its room.
 
     Panels without room are not in the plan.
     """
@@ -39,7 +41,7 @@ def plan_overview(width: int, height: int, gpus: int, processes: int) -> Plan:
     if width >= TWO_COLUMNS:
         return _two_columns(width, body, gpus, processes)
     names = ("gpus", "engine", "host", "symptoms")
-    heights = dict(zip(names, _share(body, gpus, processes), strict=True))
+    heights = dict(zip(names, _share(body, gpus, processes, engine_lines), strict=True))
     plan: Plan = {}
     y = 1
     for name in names:
@@ -54,21 +56,22 @@ def _two_columns(width: int, body: int, gpus: int, processes: int) -> Plan:
     right_x = left + GAP
     host = min(2 + max(processes, 1), max(3, body // 5))
     symptoms = max(3, body // 8)
+    gpu = min(body - host, gpu_sizes(gpus)[2])
     return {
-        "gpus": Rect(0, 1, left, body - host),
-        "host": Rect(0, 1 + body - host, left, host),
+        "gpus": Rect(0, 1, left, gpu),
+        "host": Rect(0, 1 + gpu, left, body - gpu),
         "engine": Rect(right_x, 1, width - right_x, body - symptoms),
         "symptoms": Rect(right_x, 1 + body - symptoms, width - right_x, symptoms),
     }
 
 
-def _share(body: int, gpus: int, processes: int) -> tuple[int, int, int, int]:
+def _share(body: int, gpus: int, processes: int, engine_lines: int | None) -> tuple[int, int, int, int]:
     """Heights of GPU, engine, host and symptoms panels, which add up to `body`."""
     needed, well, useful = gpu_sizes(gpus)
-    gpu, engine, host, symptoms = needed, 5, 0, 0
+    most = body if engine_lines is None else engine_lines
+    engine = min(body, most, 5)
+    gpu, host, symptoms = min(needed, body - engine), 0, 0
     left = body - gpu - engine
-    if left < 0:
-        return max(0, body - min(body, 5)), min(body, 5), 0, 0
 
     def grow(have: int, want: int) -> int:
         nonlocal left
@@ -77,21 +80,25 @@ def _share(body: int, gpus: int, processes: int) -> tuple[int, int, int, int]:
         return have + more
 
     # First what must be seen at 80×24, then what is good to see, then taller histories.
-    engine = grow(engine, 7)
-    host = grow(host, 2)
+    engine = grow(engine, min(most, 7))
+    host = grow(host, 2) if left >= 2 else host
     gpu = grow(gpu, well)
-    engine = grow(engine, 9)
-    host = grow(host, 3)
+    engine = grow(engine, min(most, 9))
+    host = grow(host, 3 if processes else 2)
     symptoms = grow(symptoms, 1)
     symptoms = grow(symptoms, 2)
     host = grow(host, min(2 + processes, 5))
-    engine = grow(engine, 10)
-    if gpus > 1:
-        gpu = grow(gpu, useful)
-    else:
-        gpu = grow(gpu, 17 if gpus else useful)
+    engine = grow(engine, min(most, 10))
+    gpu = grow(gpu, 17 if gpus == 1 else 2 * gpus + 1)
     symptoms = grow(symptoms, 4)
-    engine = grow(engine, 22)
+    engine = grow(engine, min(most, 22))
     gpu = grow(gpu, useful)
-    engine += left
+    # All meters, or all GPUs, grow by a row together: a part of that is of no use.
+    spare = (gpu - 5) % 4 if gpus == 1 and gpu > 9 else (gpu - 1) % gpus if gpus > 1 and gpu > gpus else 0
+    left += spare
+    gpu -= spare
+    if engine_lines is None:
+        engine += left
+    else:
+        symptoms += left
     return gpu, engine, host, symptoms

@@ -1,4 +1,4 @@
-"""Runs the app with a fake session in this terminal: `python -m tests.support.tui_driver [FRAME] [--seconds-back N]`."""
+"""Runs the app on a fake session in this terminal: `python -m tests.support.tui_driver [FRAME]`."""
 
 from __future__ import annotations
 

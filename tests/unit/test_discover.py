@@ -310,6 +310,26 @@ def test_the_pid_inside_the_container_is_told_beside_ours(node):
     assert (process.pid, process.container_pid) == (5010, 7)
 
 
+def test_the_version_of_a_server_that_has_just_begun_is_looked_for_again(node, tmp_path):
+    node.proc.add(10, ["vllm", "serve", "m"], started_s=3590.0)
+    assert node.one().version is None
+
+    (tmp_path / "site-packages/vllm-0.24.0.dist-info").mkdir(parents=True)
+    node.proc.write("10/maps", f"7f00-7f01 r-xp 0 08:01 99   {tmp_path}/site-packages/torch/lib/libtorch.so\n")
+    node.clock.pass_s(20)
+    assert node.one().version == "0.24.0"
+
+
+@pytest.mark.parametrize(("inode", "urls"), [(700, ("http://127.0.0.1:8000",)), (701, ())])
+def test_without_rights_the_network_is_told_by_its_listening_sockets(node, inode, urls):
+    node.proc.add(10, SERVE, listen=[(EVERYWHERE, 8000, inode)])
+    (node.proc.path / "10/ns/net").unlink()
+    node.proc.add(11, ["sshd"], listen=[(EVERYWHERE, 22, 700)])
+    node.proc.write("self/net/tcp", (node.proc.path / "11/net/tcp").read_bytes())
+
+    assert node.one().urls == urls
+
+
 # -- a table that changes under the look --------------------------------------
 
 

@@ -28,7 +28,8 @@ def fake():
 
 
 class TestPcie:
-    def test_bytes_per_second_are_the_difference_over_the_time(self, fake, clock):
+    def test_without_gpm_bytes_per_second_are_the_counters_difference_over_the_time(self, fake, clock):
+        fake.fail("nvmlGpmQueryDeviceSupport", 3)
         source = NvmlSource(fake, clock)
         fake.set_field(PCIE_TX, 1_000)
         fake.set_field(PCIE_RX, 2**40)
@@ -42,6 +43,7 @@ class TestPcie:
         assert (gpu.pcie_tx_bytes_per_s, gpu.pcie_rx_bytes_per_s) == (2_500_000.0, 1_500.0)
 
     def test_no_traffic_is_zero(self, fake, clock):
+        fake.fail("nvmlGpmQueryDeviceSupport", 3)
         fake.set_field(PCIE_TX, 77)
         source = NvmlSource(fake, clock)
         source.poll()
@@ -56,6 +58,21 @@ class TestPcie:
         assert gpu.pcie_tx_bytes_per_s == gpu.gpm.pcie_tx_bytes_per_s
         assert gpu.pcie_tx_bytes_per_s > 10 * MIB
         assert "pcie_tx_bytes_per_s" not in gpu.missing
+
+    def test_the_costly_counters_are_left_alone_where_gpm_tells_the_rates(self, fake, clock):
+        fake.set_field(PCIE_TX, 1_000)
+        fake.set_field(PCIE_RX, 1_000)
+        asked = []
+        real = fake.nvmlDeviceGetFieldValues
+        fake.nvmlDeviceGetFieldValues = lambda handle, keys: (asked.extend(keys), real(handle, keys))[1]
+        source = NvmlSource(fake, clock)
+        source.poll()
+        asked.clear()
+        for _ in range(5):
+            clock.step(1)
+            gpu = source.poll().gpus[0]
+        assert not {(PCIE_TX, 0), (PCIE_RX, 0)} & set(asked)
+        assert gpu.pcie_tx_bytes_per_s == gpu.gpm.pcie_tx_bytes_per_s
 
     def test_without_both_it_is_missing(self, fake, clock):
         fake.fail("nvmlGpmQueryDeviceSupport", 3)
@@ -95,7 +112,8 @@ class TestPcie:
             gpu = source.poll().gpus[0]
             clock.step(1)
         asked = len(batches) - 3
-        assert batches == [asked] + [1] * asked + [asked - 1] * 2
+        # In the third poll the two costly throttle counters rest.
+        assert batches == [asked] + [1] * asked + [asked - 1, asked - 3]
         assert gpu.temp_mem_c == 43.0
         assert "NVML_ERROR_INVALID_ARGUMENT" in gpu.missing["pcie_tx_bytes_per_s"]
 
@@ -172,6 +190,20 @@ class TestThrottle:
         assert capped.source == "counter"
         quiet = self.reasons(source, clock)["sw_power_cap"]
         assert (quiet.active, quiet.share_pct) == (False, 0.0)
+
+    def test_a_costly_counter_is_read_seldom_and_misses_no_burst(self, fake, clock):
+        fake.set_field(271, 0)
+        source = NvmlSource(fake, clock)
+        for _ in range(2):
+            source.poll()
+            clock.step(1)
+        fake.set_field(271, 600_000_000)  # 0.6 s, in one burst
+        shares = []
+        for _ in range(3):
+            gpu = source.poll().gpus[0]
+            shares.append(next(r.share_pct for r in gpu.throttle if r.name == "hw_power_brake"))
+            clock.step(1)
+        assert shares == [0.0, 0.0, pytest.approx(20.0)]
 
     @pytest.mark.parametrize(
         ("field", "name"),

@@ -62,6 +62,14 @@ def test_a_file_longer_than_one_read_comes_whole(tmp_path):
     assert len(ProcFs(proc.root).argv(9)) == 5000
 
 
+def test_a_table_that_comes_in_pieces_comes_whole():
+    with open("/proc/self/maps", "rb") as file:
+        size = len(file.read())
+
+    assert size > 4096
+    assert len(ProcFs().read("self/maps")) >= 0.9 * size
+
+
 def test_a_file_is_cut_at_its_limit(tmp_path):
     proc = FakeProc(tmp_path)
     proc.write("9/maps", b"x" * 50_000)

@@ -98,6 +98,10 @@ def test_a_name_that_can_be_none_is_said():
     assert "the host's name is not known" in failure(f"http://{'a' * 64}.invalid:8000")
 
 
+def test_what_the_system_says_is_told_in_its_words():
+    assert failure("http://255.255.255.255:9").endswith(": network is unreachable")
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [

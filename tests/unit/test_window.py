@@ -308,9 +308,18 @@ def test_a_page_without_series_still_has_a_total_with_reasons():
     assert "first observation" in window.total.missing["running"]
 
 
-def test_doubt_is_handed_on():
+def test_doubt_is_handed_on_to_the_figures_that_are_made_of_it():
     window = EngineTracker().push(read_page(case_page(20, "differ")), 0.0)
-    assert window.total.doubtful == ("generation_tokens", "running")
+    assert window.total.doubtful == ("running", "generation_tokens_per_s")
+
+
+def test_every_name_of_a_doubt_is_a_figure():
+    names = ("waiting_by_reason", "finished:stop", "prefix_hits", "steps", "ttft", "kv_usage_pct")
+    window = EngineTracker().push(reading(series(doubtful=names)), 0.0)
+    assert set(window.total.doubtful) == {
+        *("waiting_by_reason", "requests_per_s", "finished_per_s", "prefix_hit_pct", "prefix_hit_lifetime_pct"),
+        *("steps_per_s", "tokens_per_step", "ttft", "kv_usage_pct"),
+    }
 
 
 def test_every_figure_that_is_unknown_has_a_reason_on_every_recorded_pair():

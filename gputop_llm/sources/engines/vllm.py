@@ -119,8 +119,11 @@ def _collect(rows: _Rows, metric: str, drafts: _Drafts, name: str, label: str | 
         part = "" if label is None else labels.get(label, "")
         old = values.get(part)
         if old is not None and old != value:
-            drafts[key].doubtful.add(name.rstrip(":"))
-            value = max(old, value)
+            if math.isnan(value) or math.isnan(old):
+                value = old if math.isnan(value) else value
+            else:
+                drafts[key].doubtful.add(names.DOUBTS.get(name, name + part))
+                value = max(old, value)
         values[part] = value
     return found
 

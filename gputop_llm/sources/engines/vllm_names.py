@@ -84,6 +84,16 @@ NEEDED = frozenset(
     }
 )
 
+# What is doubtful when two values are given for one series, where that is not the name itself.
+DOUBTS = {
+    "swapped": "waiting",
+    "kv_usage": "kv_usage_pct",
+    "waiting:": "waiting_by_reason",
+    "source:": "prompt_tokens_computed",
+    "iteration": "steps",
+    **{name: name for name in HISTOGRAMS if name != "iteration"},
+}
+
 # vLLM 0.6.4 wrote prefill time under decode's name and the reverse (vllm-project/vllm pull 10853).
 SWAPPED_PHASES = frozenset({"0.6.4", "0.6.4.post1"})
 

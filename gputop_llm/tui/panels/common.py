@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from gputop_llm.model import Frame, Latency, Part, Quantile, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, Run, pad
-from gputop_llm.units import DASH, number, seconds
+from gputop_llm.units import DASH, number, seconds, uptime
 
 T = TypeVar("T")
 
@@ -42,11 +43,6 @@ def spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def value_role(value: object) -> str:
-    """Unknown values step back."""
-    return "dim" if value is None else ""
-
-
 def small_pct(value: float | None) -> str:
     """A percentage with a decimal below 10: "0.4 %", "45 %"."""
     if value is None:
@@ -57,7 +53,7 @@ def small_pct(value: float | None) -> str:
 def part_state(part: Part[T], period_s: float) -> Line:
     """How fresh a source is: silent when all is well, else the reason and the age of what is shown."""
     if part.error is not None:
-        age = f"values {seconds(part.age_s)} old: " if part.age_s is not None else ""
+        age = f"values {uptime(part.age_s)} old: " if part.age_s is not None else ""
         return [("▲ ", "warn"), (f"{age}{printable(part.error)}", "warn")]
     if part.period_s is not None and part.period_s > period_s * 1.01:
         return [(f"slow: asked every {seconds(part.period_s)}", "dim")]
@@ -106,6 +102,11 @@ def labelled(label: str, text: str, role: str = "") -> list[Run]:
     return [(f"{label} ", "dim"), (text, role or ("dim" if text == DASH else ""))]
 
 
+def period_text(period_s: float) -> str:
+    """ "1 s", "0.25 s" """
+    return f"{period_s:g} s"
+
+
 def clock_text(wall_s: float) -> str:
     """Local time of day."""
     import time
@@ -117,3 +118,22 @@ def engines_of(frame: Frame) -> tuple[Target, ...]:
     """All targets that are engines."""
     found = frame.targets.value
     return tuple(t for t in found.targets if t.engine != "cuda") if found else ()
+
+
+NO_REASON = "no reason was given"
+# Figures that are worked out from another field.
+_SHARES = {"mem_used_pct": "mem_used_bytes", "power_pct": "power_w"}
+
+
+def reason_for(missing: Mapping[str, str], name: str) -> str:
+    """Why a field is not known: its own reason, else that of the group it belongs to."""
+    group, _, own = name.rpartition(".")
+    for key in (name, own, group, own.split("_", 1)[0], _SHARES.get(own, "")):
+        if key and key in missing:
+            return printable(missing[key])
+    return NO_REASON
+
+
+def address(url: str) -> str:
+    """Host and port of an endpoint."""
+    return printable(urlsplit(url).netloc or url)

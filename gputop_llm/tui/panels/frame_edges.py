@@ -8,7 +8,7 @@ from gputop_llm.model import Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, Run, fit, joined, width_of
-from gputop_llm.tui.panels.common import clock_text, engine_name, engines_of, labelled
+from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, labelled, period_text
 from gputop_llm.units import DASH, seconds, uptime
 
 
@@ -29,7 +29,7 @@ def header_line(frame: Frame | None, state: State, width: int) -> Line:
     """Engine, model, PIDs, GPUs, uptime on the left; period and time of day on the right."""
     if frame is None:
         return fit([("gputop-llm", "strong"), (" starting …", "dim")], width)
-    right: Line = [(f"every {seconds(state.period_s)}  ", "dim"), (clock_text(frame.at_s), "")]
+    right: Line = [(f"every {period_text(state.period_s)}  ", "dim"), (clock_text(frame.at_s), "")]
     room = width - width_of(right) - 2
     left = joined(_identity(frame), room)
     if not left:
@@ -51,14 +51,15 @@ def _identity(frame: Frame) -> list[list[Run]]:
         who.append((f" {printable(version)}", ""))
     parts: list[list[Run]] = [who, [(printable(short_model(target)), "strong")]] if target.model else [who]
     age_s = None if target.started_s is None else frame.at_s - target.started_s
-    parts += [
-        labelled("pid", DASH if target.root_pid is None else str(target.root_pid)),
-        labelled("GPU", ranges(target.gpus)),
-        labelled("up", uptime(age_s)),
-    ]
+    if target.root_pid is not None or not target.urls:
+        parts.append(labelled("pid", DASH if target.root_pid is None else str(target.root_pid)))
+    else:
+        parts.append(labelled("at", address(target.urls[0])))
+    parts.append(labelled("GPU", ranges(target.gpus)))
     engines = engines_of(frame)
     if len(engines) > 1:
         parts.append([(f"1 of {len(engines)} engines", "dim")])
+    parts.append(labelled("up", uptime(age_s)))
     if target.container:
         parts.append([(printable(target.container), "dim")])
     if target.user:
@@ -116,7 +117,7 @@ def status_line(state: State, width: int) -> StatusLine:
     """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
     line: Line = []
     if state.simulated is not None:
-        line += [(f" SIMULATED: {printable(state.simulated)} ", "badge"), (" ", "")]
+        line += [(f" SIMULATED: {printable(state.simulated.removeprefix('simulated: '))} ", "badge"), (" ", "")]
     if state.paused_s is not None:
         line += [(f" PAUSED {seconds(state.paused_s)} ", "badge"), (" ", "")]
     if state.stalled_s is not None:
@@ -136,10 +137,13 @@ def status_line(state: State, width: int) -> StatusLine:
         zones.append((used, used + size, command.name))
         line += [*runs, ("  ", "")]
         used += size + 2
+    if zones:
+        line.pop()
     return StatusLine(fit([*fit(line, room), *tail], width), tuple(zones))
 
 
 def _key_runs(command: Command, state: State) -> list[Run]:
-    here = command.name == state.screen
     label = "resume" if command.name == "pause" and state.paused_s is not None else command.label
-    return [(command.shown_key, "key"), (f" {label}", "selected" if here else "dim")]
+    if command.name == state.screen:
+        return [(f"{command.shown_key} {label}", "selected")]
+    return [(command.shown_key, "key"), (f" {label}", "dim")]

@@ -38,8 +38,8 @@ class GpusScreen(PageScreen):
     def show_body(self, view: View) -> None:
         width, height = self.size
         gpus = _gpus(view.frame)
-        # The list may take a third of the screen.
-        rows = 0 if len(gpus) < 2 or view.frame is None else min(len(gpus) + 1, max(3, height // 3))
+        # The list may take half of the screen.
+        rows = 0 if len(gpus) < 2 or view.frame is None else min(len(gpus) + 1, max(3, height // 2))
         if self._list.styles.height is None or self._list.styles.height.value != rows:
             self._list.styles.height = rows
         if rows and view.frame is not None:

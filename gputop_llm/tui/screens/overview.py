@@ -8,6 +8,7 @@ from textual.widget import Widget
 
 from gputop_llm.model import Frame
 from gputop_llm.tui.draw import Block
+from gputop_llm.tui.panels.common import engines_of
 from gputop_llm.tui.panels.engine import engine_panel
 from gputop_llm.tui.panels.gpus import gpu_panel
 from gputop_llm.tui.panels.host import host_panel
@@ -39,8 +40,7 @@ class Overview(MonitorScreen):
     def show_body(self, view: View) -> None:
         width, height = self.size
         frame = view.frame
-        gpus, processes = _counts(frame)
-        plan = plan_overview(width, height, gpus, processes)
+        plan = plan_overview(width, height, *_counts(frame))
         if plan != self._plan:
             self._place(plan)
         if frame is None:
@@ -74,10 +74,12 @@ class Overview(MonitorScreen):
         self.monitor.follow_key(message.key)
 
 
-def _counts(frame: Frame | None) -> tuple[int, int]:
+def _counts(frame: Frame | None) -> tuple[int, int, int | None]:
+    """GPUs, processes, and how many lines the engine panel needs when no engine is attached."""
     if frame is None:
-        return 1, 2
+        return 1, 2, None
     node = frame.gpus.value
     gpus = 0 if node is None or node.problem is not None else len(node.gpus)
     host = frame.host.value
-    return gpus, len(host.processes) if host else 2
+    lines = None if frame.focused_engine is not None else max(3, 1 + len(engines_of(frame)))
+    return gpus, len(host.processes) if host else 2, lines
