@@ -126,7 +126,7 @@ def measure(load: Any, seconds: int, profile: cProfile.Profile | None) -> dict[s
         took_ms.append(1000.0 * (time.thread_time() - began))
         if profile is not None:
             profile.disable()
-    judge.close()
+    judge.close(1.0)
     assert frame is not None
     assert frame.symptoms is not None
     counted = sorted(took_ms[WARM_S:])

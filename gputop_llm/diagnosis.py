@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 from gputop_llm import paths
@@ -20,8 +21,6 @@ log = logging.getLogger(__name__)
 
 FRAMES_S = 120.0
 SAVE_EVERY_S = 180.0
-# Together at most as long as the session may take to stop.
-_CLOSE_S = 0.4
 
 # Settings that are thresholds by a name of their own.
 _SLOS = {"slo_ttft_s": "ttft-high.p95_s", "slo_tpot_s": "tpot-high.p95_s"}
@@ -83,13 +82,14 @@ class Diagnosis:
             return frame
         return replace(frame, symptoms=report)
 
-    def close(self) -> None:
-        """Stores what was learnt and ends all deliveries, each within a moment."""
+    def close(self, wait_s: float) -> None:
+        """Stores what was learnt and ends all deliveries; what takes longer than `wait_s` seconds is given up."""
+        until = time.monotonic() + wait_s
         if self._keeper is not None:
             self._keep()
-            self._keeper.close(_CLOSE_S)
+            self._keeper.close(wait_s)
         if self._announcements is not None:
-            self._announcements.close(_CLOSE_S)
+            self._announcements.close(max(0.0, until - time.monotonic()))
 
     def _adopt(self, frame: Frame) -> None:
         if self._keeper is None:

@@ -48,6 +48,8 @@ EVENT_SHOWN_S = 30.0
 FIRST_FRAME_S = 0.3
 # `stop` returns within a second, hung sources or not.
 STOP_S = 0.8
+# What is always left for storing what was learnt.
+LAST_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class Session:
             self._thread.join(STOP_S)
         for poller in pollers:
             poller.stop(wait_s=max(0.0, until - time.monotonic()))
-        self._diagnosis.close()
+        self._diagnosis.close(max(LAST_S, until - time.monotonic()))
 
     def attach(self, key: str) -> None:
         """Makes a target of the newest frame the focus, and follows it through restarts."""

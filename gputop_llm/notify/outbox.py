@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAITING = 20
 _LOG_EVERY_S = 60.0
+_ABORT_S = 0.2
 
 
 class Delivery(Protocol):
@@ -69,7 +70,7 @@ class Outbox:
             with self._wake:
                 self._waiting.clear()
             self._delivery.abort()
-            self._thread.join(0.2)
+            self._thread.join(_ABORT_S)
 
     def _run(self) -> None:
         while True:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +18,16 @@ from gputop_llm.diagnosis import Diagnosis, limits
 from gputop_llm.errors import UsageError
 from gputop_llm.model import Frame
 from gputop_llm.sampling.history import History
+from gputop_llm.session import Session
 from gputop_llm.store import baselines
+from gputop_llm.symptoms.checks import Check, State
 from gputop_llm.symptoms.engine import Rule
+from gputop_llm.symptoms.limits import Hold
 from gputop_llm.symptoms.rules import kv
-from tests.support.fake_sources import until
+from tests.support.fake_sources import FakeNode, a_target, until
 from tests.support.http_server import HttpServer, page
 from tests.support.symptom_frames import KEY, MODEL, busy
+from tests.support.symptom_reports import a_symptom
 
 STORED = ("vllm", MODEL, "1x NVIDIA H200")
 
@@ -52,13 +59,13 @@ def judging():
                 judged.append(made[-1].of(frame))
             return judged
 
-        judge.close = made[-1].close
+        judge.close = functools.partial(made[-1].close, 5.0)
         judge.history = history
         return judge
 
     yield make
     for one in made:
-        one.close()
+        one.close(1.0)
 
 
 def full_for(seconds: int, then: int) -> list[Frame]:
@@ -257,3 +264,36 @@ def test_a_command_or_webhook_that_can_not_be_used_is_told_at_the_start():
     for config in (Config(exec="no-such-program"), Config(webhook="nonsense")):
         with pytest.raises(UsageError):
             Diagnosis(config, History(), None)
+
+
+# -- in a session -------------------------------------------------------------------
+
+
+def test_the_frames_of_a_session_are_judged(only_kv):
+    session = Session(Config(period_s=0.05), FakeNode((a_target(),)).sources)
+    session.start()
+    try:
+        frame = until(lambda: (f := session.latest) and f.symptoms and f.symptoms.judged and f)
+    finally:
+        session.stop()
+    assert frame.symptoms.active == ()
+    assert paths.baselines_folder() is not None
+
+
+def test_stop_returns_within_a_second_while_a_command_hangs_and_the_command_ends(monkeypatch, tmp_path):
+    started = tmp_path / "pid"
+
+    def run(view, _limits):
+        for engine in view.engines:
+            yield Check("kv-pressure", engine.subject, State.RAISED, make=a_symptom)
+
+    monkeypatch.setattr(diagnosis_module, "RULES", (Rule("kv-pressure", "", run),))
+    monkeypatch.setattr(diagnosis_module, "HOLDS", (Hold("kv-pressure", 0.0, 0.0),))
+    config = Config(period_s=0.05, exec=f"sh -c 'echo $$ > {started}.new; mv {started}.new {started}; sleep 600'")
+    session = Session(config, FakeNode((a_target(),)).sources)
+    session.start()
+    pid = int(until(lambda: started.exists() and started.read_text()))
+    began = time.monotonic()
+    session.stop()
+    assert time.monotonic() - began < 1.5
+    until(lambda: not Path(f"/proc/{pid}").exists())
