@@ -136,6 +136,13 @@ THRESHOLDS: tuple[Threshold, ...] = (
         RULE_OF_THUMB,
         "a thread that spins while the GPU works is no bottleneck",
     ),
+    Threshold(
+        "host-bound.spinning_util_pct",
+        90.0,
+        95.0,
+        RULE_OF_THUMB,
+        "where workers are processes of their own: they fill a core while they wait for a GPU that is busy",
+    ),
     Threshold("host-bound.running", 0.0, 0.0, RULE_OF_THUMB, "an idle engine may spin, and slows nobody"),
     Threshold(
         "host-bound.process_pct",

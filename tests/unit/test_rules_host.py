@@ -50,10 +50,20 @@ class TestHostBound:
 
     def test_a_worker_is_judged_with_the_gpu_that_it_feeds(self):
         load = {WORKER + 1: {"main_thread_pct": 98.0}}
-        slow = busy(30, gpus=2, each_gpu={1: SLOW_GPU}, load=load)
+        slow = busy(30, gpus=2, each_gpu={1: {**SLOW_GPU, "util_pct": 60.0}}, load=load)
         found = symptom("host-bound", RULES, slow)
         assert found.headline == f"worker {WORKER + 1}, main thread: 98 % of a core, SM active 31 % on GPU 1"
         assert raised_at("host-bound", RULES, busy(30, gpus=2, each_gpu={0: SLOW_GPU}, load=load)) is None
+
+    @pytest.mark.parametrize(("util", "raised"), [(89.0, 10), (91.0, None)])
+    def test_workers_that_spin_are_no_bottleneck_while_their_gpu_always_has_a_kernel(self, util, raised):
+        load = {
+            CORE: {"main_thread_pct": 98.0},
+            WORKER: {"main_thread_pct": 99.0},
+            WORKER + 1: {"main_thread_pct": 99.0},
+        }
+        frames = busy(30, gpus=2, gpu={**SLOW_GPU, "util_pct": util}, load=load)
+        assert raised_at("host-bound", RULES, frames) == raised
 
     def test_without_gpm_low_utilisation_proves_it_and_high_utilisation_leaves_it_open(self):
         old = {"gpm": None, "missing": {"gpm": "needs a Hopper or newer GPU (GPM)"}}

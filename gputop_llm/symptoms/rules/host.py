@@ -56,7 +56,12 @@ def _suspect(engine: EngineView, process: LoadView, limits: Limits) -> _Suspect 
     mine = next((p.gpus for p in (engine.target.processes if engine.target else ()) if p.pid == process.now.pid), ())
     gpus = tuple(gpu for gpu in engine.gpus if gpu.index in mine) or engine.gpus
     sm, exact = _sm_active_pct(gpus)
-    state = all_in_turn(lambda: full, partial(_idle, sm, exact, limits), partial(_running, engine, gpus, limits))
+    state = all_in_turn(
+        lambda: full,
+        partial(_idle, sm, exact, limits),
+        partial(_running, engine, gpus, limits),
+        partial(_waited_for, engine, gpus, limits),
+    )
     return _Suspect(hot, gpus, sm, exact, state)
 
 
@@ -78,6 +83,18 @@ def _idle(sm_active_pct: float | None, exact: bool, limits: Limits) -> State:
 
 def _running(engine: EngineView, gpus: Sequence[GpuView], limits: Limits) -> State:
     return over(least_running(engine, limits, gpus[0] if gpus else None), limits, "host-bound.running")
+
+
+def _waited_for(engine: EngineView, gpus: Sequence[GpuView], limits: Limits) -> State:
+    """Whether a busy thread says anything: engine cores and workers in processes of their own spin while they wait.
+
+    Then a GPU that is never without a kernel isn't waiting for them (vLLM: shm_broadcast yields in a loop).
+    """
+    if not any(load.now.role == "worker" for load in engine.loads):
+        return State.RAISED
+    utils = [None if gpu.now.mig_enabled else gpu.mean("util_pct") for gpu in gpus]
+    known = [util for util in utils if util is not None]
+    return under(fmean(known) if known and len(known) == len(utils) else None, limits, "host-bound.spinning_util_pct")
 
 
 def _host_needs(engine: EngineView, worst: _Suspect, limits: Limits) -> str:
