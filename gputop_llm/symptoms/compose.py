@@ -44,7 +44,8 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "thermal-throttled": ("tpot-high", "ttft-high", "compute-bound"),
         "hw-slowdown": ("tpot-high", "ttft-high", "compute-bound"),
         "link-degraded": ("comm-bound", "copy-bound", "tpot-high"),
-        "comm-bound": ("gpu-busy-not-working", "copy-bound", "tpot-high", "ttft-high"),
+        # The rank that comes last idles, and worker processes spin while they wait for their GPU.
+        "comm-bound": ("gpu-busy-not-working", "gpu-starved", "host-bound", "copy-bound", "tpot-high", "ttft-high"),
         "copy-bound": ("gpu-busy-not-working", "tpot-high", "ttft-high"),
         "gpu-starved": ("tpot-high", "ttft-high", "queue-growing"),
         "kv-pressure": ("queue-growing", "ttft-high", "tpot-high", "errors-rising"),
@@ -54,6 +55,8 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "spec-decode-weak": ("tpot-high",),
         "queue-growing": ("ttft-high", "errors-rising"),
         "ttft-high": ("errors-rising",),
+        # A page that says nothing says that nothing runs.
+        "metrics-stale": ("underloaded",),
         "gpu-busy-not-working": ("tpot-high",),
         "bandwidth-bound": ("tpot-high",),
         "compute-bound": ("ttft-high", "tpot-high"),

@@ -12,7 +12,11 @@ _PERIODS = 2.5
 
 def oldest_s(engine: EngineView, limits: Limits) -> float:
     """How old a scrape may be before it is too old to judge by, in seconds."""
-    return max(limits.value("metrics-stale.age_s"), _PERIODS * (engine.frame.scrape.period_s or 0.0))
+    period_s = engine.frame.scrape.period_s or 0.0
+    if engine.frame.scrape.error is not None:
+        # One that fails, or hangs, is asked more seldom too; that makes it no fresher.
+        period_s = min((frame.scrape.period_s or 0.0 for _, frame in engine.past), default=period_s)
+    return max(limits.value("metrics-stale.age_s"), _PERIODS * period_s)
 
 
 def unreadable(engine: EngineView, limits: Limits) -> str | None:
