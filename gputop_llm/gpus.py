@@ -133,9 +133,11 @@ def find(name: str | None, mem_total_bytes: int | None = None) -> GpuSpec | None
 
     The whole name must match: MIG slices, vGPUs and laptop parts carry a longer one and have
     less than the card of their name. With `mem_total_bytes` (NVML's total) the memory must fit
-    too, so that a partial or modified board isn't taken for the standard one.
+    too, so that a partial or modified board isn't taken for the standard one. A GPU of the demo
+    ("NVIDIA H200 (simulated)") is found as the one that it stands for.
     """
-    found = [spec for spec in _by_nvml_name().get(_plain(name or ""), ()) if _memory_fits(spec, mem_total_bytes)]
+    plain = _plain((name or "").removesuffix(" (simulated)"))
+    found = [spec for spec in _by_nvml_name().get(plain, ()) if _memory_fits(spec, mem_total_bytes)]
     return found[0] if len(found) == 1 else None
 
 
