@@ -30,7 +30,7 @@ Edit = Callable[[NodeReading, Moment], NodeReading]
 
 
 class Page(Enum):
-    """How an engine's metrics page answers."""
+    """How an engine's metrics page answers; one that stands says for ever what it said at the start."""
 
     ANSWERS = "answers"
     FAILS = "fails"
@@ -49,6 +49,7 @@ class Cause:
         readings: change what GPUs, host and discovery say while it holds.
         counters: the same, from its beginning on: what was counted stays counted.
         restart: the engines begin anew when it begins, and are loading for the first `LOADING_S` of it.
+        restart_after: the same when it ends.
     """
 
     from_s: float
@@ -59,6 +60,7 @@ class Cause:
     readings: tuple[Edit, ...] = ()
     counters: tuple[Edit, ...] = ()
     restart: bool = False
+    restart_after: bool = False
 
     def holds(self, at_s: float) -> bool:
         """Whether it holds at scenario time `at_s`."""

@@ -29,15 +29,21 @@ def in_between(stream: Stream, rate: float, otherwise: float = 0.0) -> Stream:
     return stream.at((0.0, otherwise), (FROM_S, rate), (TO_S, otherwise), every_s=EVERY_S)
 
 
-_OF_CAUSE = ("pace", "page", "readings", "counters", "restart")
+_OF_CAUSE = ("pace", "page", "readings", "counters", "restart", "restart_after")
 
 
 def _scenario(
-    name: str, about: str, when: tuple[float, float] = (FROM_S, TO_S), every_s: float = EVERY_S, **script: Any
+    name: str,
+    about: str,
+    when: tuple[float, float] = (FROM_S, TO_S),
+    every_s: float = EVERY_S,
+    lasts: tuple[float, float] | None = None,
+    **script: Any,
 ) -> Scenario:
+    """`lasts` is when the cause holds, where that is not `when` the symptom has one."""
     of_cause = {field: script.pop(field) for field in _OF_CAUSE if field in script}
     usual = script.pop("usual", None)
     if usual is not None:
         script["pace"] = usual
-    cause = Cause(*when, every_s, **of_cause) if of_cause else None
+    cause = Cause(*(lasts or when), every_s, **of_cause) if of_cause else None
     return Scenario(name=name, about=about, cause=cause, when=when, **{"streams": (CHAT,), **script})

@@ -68,7 +68,7 @@ class SimulatedNode:
         self._gpus = [SimulatedGpu(i, H200, share > 1, random.Random(f"{seed}/gpu{i}")) for i in range(gpus)]
         self._job = None if engines else plain_job(tuple(range(gpus)), _JOB_MEM_BYTES, up_s)
         self._owner = {gpu: n for n, served in enumerate(self._served) for gpu in served.identity.gpus}
-        self._standing: list[str] = []
+        self._at_start = [served.metrics() for served in self._served]
         self._load_1m = 1.0
         self._grid = 0
         self._now_s = -WARM_UP_S
@@ -82,12 +82,10 @@ class SimulatedNode:
         """Runs everything up to scenario time `to_s`."""
         while (next_s := (self._grid + 1) * SLICE_S - WARM_UP_S) <= to_s:
             self._grid += 1
-            begins = self._begins(next_s)
-            if begins and begins.restart:
+            begins, ends = self._changes(next_s)
+            if (begins and begins.restart) or (ends and ends.restart_after):
                 self._served = [self._restarted(served, next_s) for served in self._served]
             works = {gpu: work for served in self._served for gpu, work in served.advance(next_s).items()}
-            if begins and begins.page is Page.STANDS:
-                self._standing = [served.metrics() for served in self._served]
             for gpu in self._gpus:
                 gpu.advance(works.get(gpu.index) or (_job_slice(next_s, gpu.index) if self._job else Work()))
             busy = busy_pct(self._loads()) / 100
@@ -96,10 +94,13 @@ class SimulatedNode:
             served.catch_up(to_s)
         self._now_s = max(self._now_s, to_s)
 
-    def _begins(self, next_s: float) -> Cause | None:
-        """The scenario's cause in the slice in which it begins, else None."""
+    def _changes(self, next_s: float) -> tuple[Cause | None, Cause | None]:
+        """The scenario's cause if it begins in this slice, and if it ends in it."""
         cause = self._script.cause
-        return cause if cause and cause.holds(next_s) and not cause.holds(next_s - SLICE_S) else None
+        if cause is None:
+            return None, None
+        before, now = cause.holds(next_s - SLICE_S), cause.holds(next_s)
+        return cause if now and not before else None, cause if before and not now else None
 
     def _restarted(self, old: Served, at_s: float) -> Served:
         identity = replace(old.identity, started_s=self._started_s + at_s, life=old.identity.life + 1)
@@ -126,7 +127,7 @@ class SimulatedNode:
         if cause.page is Page.FAILS:
             return PageAnswer(500, "Internal Server Error")
         if cause.page is Page.STANDS:
-            return PageAnswer(200, self._standing[number])
+            return PageAnswer(200, self._at_start[number])
         return PageAnswer(200, self.metrics(number), HANGS_S if cause.page is Page.HANGS else SLOW_S)
 
     def reading(self, ports: list[int]) -> NodeReading:

@@ -7,7 +7,7 @@ from typing import Any
 from gputop_llm.demo.cause import Page
 from gputop_llm.demo.causes import EVERY_S, FROM_S, near_miss, raising
 from gputop_llm.demo.pace import Pace
-from gputop_llm.demo.sensors import asleep, without_worker
+from gputop_llm.demo.sensors import asleep, idle, without_worker
 from gputop_llm.demo.traffic import CHAT
 
 _STANDS = Pace(stands=True)
@@ -24,10 +24,10 @@ SCENARIOS = (
     ),
     near_miss(
         "stalled",
-        "no token comes out for 6 s, then the engine goes on",
+        "no token comes out for 7.5 s, then the engine goes on",
         gpus=2,
-        when=(20.0, 26.0),
-        streams=(CHAT.at((0.0, 2.0), (19.0, 0.0), (26.0, 2.0), every_s=EVERY_S),),
+        when=(20.0, 27.5),
+        streams=(CHAT.at((0.0, 2.0), (19.0, 0.0), (27.5, 2.0), every_s=EVERY_S),),
         pace=_SPINS,
     ),
     raising(
@@ -44,15 +44,18 @@ SCENARIOS = (
         variant="frozen",
         **_STANDSTILL,
         pace=_SPINS,
-        readings=(asleep("worker", state="T"),),
+        readings=(asleep("worker", rank="TP1", state="T"), idle(1)),
     ),
     raising(
         "stalled",
-        "a worker was killed: the other one spins, no token comes out",
+        "a worker was killed: the other one spins, no token comes out, until the engine is started anew",
         variant="dead-worker",
-        **_STANDSTILL,
+        **{**_STANDSTILL, "lingers_s": 150.0},
+        every_s=300.0,
         pace=_SPINS,
-        readings=(without_worker("TP1"),),
+        readings=(without_worker("TP1"), idle(1)),
+        restart_after=True,
+        also=("warming-up",),
     ),
     raising(
         "warming-up",
@@ -61,7 +64,7 @@ SCENARIOS = (
         every_s=240.0,
         restart=True,
     ),
-    near_miss("warming-up", "the engine was started three minutes ago", when=(0.0, 30.0), up_s=180.0),
+    near_miss("warming-up", "the engine was started a little more than two minutes ago", when=(0.0, 30.0), up_s=130.0),
     raising(
         "metrics-stale",
         "the engine answers its metrics page with status 500",
@@ -73,12 +76,28 @@ SCENARIOS = (
         when=(20.0, 26.0),
         page=Page.FAILS,
     ),
-    raising("metrics-stale", "the engine does not answer on its metrics page", variant="hangs", page=Page.HANGS),
-    raising("metrics-stale", "the engine takes 3 s for its metrics page", variant="slow", page=Page.SLOW),
     raising(
         "metrics-stale",
-        "the metrics page stays as it was, while the GPU works on",
+        "the engine does not answer on its metrics page",
+        variant="hangs",
+        page=Page.HANGS,
+        lingers_s=30.0,
+    ),
+    raising(
+        "metrics-stale",
+        "the engine takes 3 s for its metrics page",
+        variant="slow",
+        page=Page.SLOW,
+        shows_s=30.0,
+        lingers_s=30.0,
+    ),
+    raising(
+        "metrics-stale",
+        "the metrics page says what it said when the engine started, while the GPU works",
         variant="stands",
+        when=(0.0, 65.0),
+        shows_s=40.0,
+        lingers_s=30.0,
         page=Page.STANDS,
     ),
 )

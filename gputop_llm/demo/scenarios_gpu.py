@@ -49,9 +49,9 @@ SCENARIOS = (
     ),
     near_miss(
         "gpu-starved",
-        "each step waits 2 ms for something outside: the GPU is busy more than 70 % of the time",
+        "each step waits 3 ms for something outside: the GPU is busy two thirds of the time",
         streams=(_LIGHT,),
-        pace=Pace(wait_s=2e-3),
+        pace=Pace(wait_s=3e-3),
     ),
     raising(
         "host-bound",
@@ -61,9 +61,9 @@ SCENARIOS = (
     ),
     near_miss(
         "host-bound",
-        "the engine core computes in parallel to the GPU and takes 80 % of one core: the GPU still has its work",
+        "the engine core takes 85 % of one core, and the GPU waits 2.5 ms for it in each step",
         streams=(_LIGHT,),
-        pace=Pace(wait_s=1.5e-3, cpu_s=6e-3),
+        pace=Pace(wait_s=2.5e-3, cpu_s=7e-3),
     ),
     raising(
         "cpu-throttled",
@@ -72,8 +72,8 @@ SCENARIOS = (
     ),
     near_miss(
         "cpu-throttled",
-        "the container has a CPU limit and touches it now and then",
-        readings=(cgroup_says(quota_cpus=2.0, throttled_pct=1.0, throttled_s_per_s=0.004),),
+        "the container's CPU limit stops its processes in one of twenty-five periods",
+        readings=(cgroup_says(quota_cpus=2.0, throttled_pct=4.0, throttled_s_per_s=0.02),),
     ),
     raising(
         "bandwidth-bound",
@@ -90,14 +90,14 @@ SCENARIOS = (
     raising(
         "compute-bound",
         "documents of 8,000 tokens keep the tensor cores at work: the limit of prefill (nothing is wrong)",
-        streams=(CHAT.at((0.0, 0.8)), in_between(_PREFILL, 6.8, 1.0)),
+        streams=(CHAT.at((0.0, 2.0)), in_between(_PREFILL, 6.3, 1.0)),
         limits=Limits(max_num_batched_tokens=2048),
         usual=Pace(kernels=0.72),
     ),
     near_miss(
         "compute-bound",
-        "documents of 8,000 tokens keep the tensor cores at work for half of the time",
-        streams=(CHAT.at((0.0, 0.8)), in_between(_PREFILL, 5.0, 1.0)),
+        "documents of 8,000 tokens keep the tensor cores at work at half of their peak",
+        streams=(CHAT.at((0.0, 2.0)), in_between(_PREFILL, 4.4, 1.0)),
         limits=Limits(max_num_batched_tokens=2048),
         usual=Pace(kernels=0.72),
     ),
@@ -114,9 +114,10 @@ SCENARIOS = (
     ),
     near_miss(
         "comm-bound",
-        "the links of four GPUs carry as much, while their SMs work",
+        "the links of four GPUs carry as much, while three fifths of their SMs work",
         gpus=4,
         streams=(_LIGHT,),
+        pace=Pace(kernels=1.25),
         readings=(
             gpu_says(None, nvlink_tx_bytes_per_s=180e9, nvlink_rx_bytes_per_s=180e9),
             gpm_says(None, nvlink_tx_bytes_per_s=180e9, nvlink_rx_bytes_per_s=180e9),
@@ -132,11 +133,11 @@ SCENARIOS = (
     ),
     near_miss(
         "comm-bound",
-        "the utilisation of four GPUs is 20 points apart",
+        "the utilisation of four GPUs is 26 points apart",
         variant="straggler",
         gpus=4,
         streams=(_LIGHT,),
-        readings=(gpu_says(2, util_pct=76.0),),
+        readings=(gpu_says(2, util_pct=71.0),),
     ),
     raising(
         "copy-bound",
@@ -145,18 +146,20 @@ SCENARIOS = (
     ),
     near_miss(
         "copy-bound",
-        "the GPU takes in 14 GB/s over PCIe while it decodes: 22 % of what gen 5 ×16 can carry",
-        readings=(gpu_says(0, pcie_rx_bytes_per_s=14e9), gpm_says(0, pcie_rx_bytes_per_s=14e9)),
+        "the GPU takes in 17 GB/s over PCIe while it decodes: 27 % of what gen 5 ×16 can carry",
+        readings=(gpu_says(0, pcie_rx_bytes_per_s=17e9), gpm_says(0, pcie_rx_bytes_per_s=17e9)),
     ),
     raising(
         "memory-spike",
         "the engine takes 12 GiB more at once",
+        when=(20.0, 21.0),
+        lasts=(20.0, 65.0),
         readings=(more_memory(12 * GIB),),
     ),
     near_miss(
         "memory-spike",
-        "the engine takes 5 GiB more at once: under 5 % of the GPU's memory",
-        readings=(more_memory(5 * GIB),),
+        "the engine takes 6 GiB more at once: under 5 % of the GPU's memory",
+        readings=(more_memory(6 * GIB),),
     ),
     raising(
         "noisy-neighbour",
@@ -165,8 +168,8 @@ SCENARIOS = (
     ),
     near_miss(
         "noisy-neighbour",
-        "somebody's notebook holds memory on the engine's GPU, and hardly computes",
-        readings=(neighbour(sm_pct=2.0, mem_bytes=3 * GIB),),
+        "somebody's notebook holds 1 GiB on the engine's GPU, and hardly computes",
+        readings=(neighbour(sm_pct=4.0, mem_bytes=1 * GIB),),
     ),
     raising(
         "noisy-neighbour",

@@ -13,8 +13,8 @@ SCENARIOS = (
     ),
     near_miss(
         "power-capped",
-        "the power limit is touched all the time, and costs 3 % of the SM clock",
-        readings=(throttled("sw_power_cap", clock_pct=97.0, power_w=299.0, power_limit_w=300.0),),
+        "the power limit is touched all the time, and costs 4 % of the SM clock",
+        readings=(throttled("sw_power_cap", clock_pct=96.0, power_w=299.0, power_limit_w=300.0),),
     ),
     raising(
         "thermal-throttled",
@@ -23,8 +23,8 @@ SCENARIOS = (
     ),
     near_miss(
         "thermal-throttled",
-        "the GPU is hot, and the clock is lowered in one fifth of the time",
-        readings=(throttled("sw_thermal", clock_pct=97.0, share_pct=20.0, temp_c=84.0, temp_mem_c=91.0),),
+        "the GPU is hot, and its clock is lowered in a quarter of the time",
+        readings=(throttled("sw_thermal", clock_pct=90.0, share_pct=25.0, temp_c=84.0, temp_mem_c=91.0),),
     ),
     raising(
         "hw-slowdown",
@@ -33,30 +33,41 @@ SCENARIOS = (
     ),
     near_miss(
         "hw-slowdown",
-        "the power brake of the board engages for moments that cost 3 % of the clock",
-        readings=(throttled("hw_power_brake", clock_pct=97.0, share_pct=10.0),),
+        "the power brake of the board engages in a quarter of the time",
+        readings=(throttled("hw_power_brake", clock_pct=80.0, share_pct=25.0),),
     ),
     raising(
         "link-degraded",
         "under load the PCIe link runs at gen 3 ×8 instead of gen 5 ×16",
+        lingers_s=30.0,
         readings=(gpu_says(0, pcie_gen=3, pcie_width=8),),
     ),
     near_miss(
         "link-degraded",
-        "the PCIe link has replayed packets long ago; now it runs as it should",
-        readings=(gpu_says(0, pcie_replays=212),),
+        "the PCIe link has replayed packets before; now it replays three in two minutes",
+        when=(0.0, 100.0),
+        counters=(counts_up("pcie_replays", per_s=0.026, from_count=212),),
     ),
     raising(
         "link-degraded",
         "the PCIe link replays packets again and again",
         variant="replays",
+        lingers_s=130.0,
+        every_s=300.0,
         counters=(counts_up("pcie_replays", per_s=4.0),),
     ),
     raising(
         "gpu-fault",
-        "the driver reports Xid 48 (double-bit ECC error), and a row waits to be remapped",
-        readings=(gpu_says(0, remap_pending=True),),
-        counters=(xid(48), gpu_says(0, ecc_uncorrected=1)),
+        "an uncorrected memory error: a row waits to be remapped, until the GPU is reset",
+        readings=(gpu_says(0, ecc_uncorrected=1, remap_pending=True),),
+    ),
+    raising(
+        "gpu-fault",
+        "the driver reports Xid 31: a program accessed memory that is not mapped",
+        variant="xid",
+        when=(20.0, 620.0),
+        every_s=1500.0,
+        counters=(xid(31),),
     ),
     near_miss(
         "gpu-fault",

@@ -32,12 +32,12 @@ SCENARIOS = (
     raising(
         "ttft-high",
         "documents of 44,000 tokens come every 4 s: their first token takes more than 1 s",
-        streams=(CHAT.at((0.0, 1.0)), in_between(_documents(44_000), 0.25)),
+        streams=(CHAT.at((0.0, 2.2)), in_between(_documents(44_000), 0.25)),
     ),
     near_miss(
         "ttft-high",
         "documents of 30,000 tokens come every 4 s: their first token takes 0.9 s",
-        streams=(CHAT.at((0.0, 1.0)), in_between(_documents(30_000), 0.25, 0.05)),
+        streams=(CHAT.at((0.0, 2.2)), in_between(_documents(29_000), 0.25, 0.05)),
     ),
     raising(
         "tpot-high",
@@ -46,8 +46,8 @@ SCENARIOS = (
     ),
     near_miss(
         "tpot-high",
-        "prompts of 8,000 tokens come so often that one token in forty waits for a prefill",
-        streams=(CHAT.at((0.0, 2.0)), in_between(_documents(8_000), 2.2)),
+        "prompts of 5,000 tokens come as often, but their prefill takes less than 0.1 s",
+        streams=(CHAT.at((0.0, 2.0)), in_between(_documents(5_000), 5.5)),
     ),
     raising(
         "queue-growing",
@@ -55,6 +55,7 @@ SCENARIOS = (
         streams=(_EVEN.at((0.0, 4.0), (20.0, 9.0), (50.0, 0.3), (80.0, 4.0), every_s=EVERY_S),),
         limits=Limits(max_num_seqs=84, num_gpu_blocks=10_800),
         when=(20.0, 50.0),
+        shows_s=16.0,
         lingers_s=40.0,
     ),
     near_miss(
@@ -69,6 +70,7 @@ SCENARIOS = (
         "--max-num-seqs 32 holds requests back that the KV cache has room for",
         streams=(_EVEN.at((0.0, 2.4), (FROM_S, 4.6), (TO_S, 1.0), (90.0, 2.4), every_s=EVERY_S),),
         limits=Limits(max_num_seqs=32),
+        shows_s=20.0,
         lingers_s=40.0,
     ),
     near_miss(
@@ -99,8 +101,8 @@ SCENARIOS = (
     ),
     near_miss(
         "prefix-cache-cold",
-        "one prompt in three no longer shares a beginning",
-        streams=(in_between(CHAT, 3.2, 4.4), in_between(_UNSHARED, 1.2)),
+        "two prompts in five no longer share a beginning",
+        streams=(in_between(CHAT, 2.7, 4.4), in_between(_UNSHARED, 1.7)),
     ),
     raising(
         "spec-decode-weak",
@@ -118,6 +120,7 @@ SCENARIOS = (
         "errors-rising",
         "one request in eight is given up by its client",
         streams=(CHAT, in_between(replace(CHAT, name="given-up", ends="abort"), 0.6)),
+        shows_s=20.0,
         lingers_s=30.0,
     ),
     near_miss(
@@ -146,8 +149,8 @@ SCENARIOS = (
         gpus=2,
         ranks=2,
         streams=(
-            replace(in_between(CHAT, 4.0, 3.3), name="to-0", rank=0),
-            replace(in_between(CHAT, 2.8, 3.3), name="to-1", rank=1),
+            replace(in_between(_EVEN, 3.9, 3.3), name="to-0", rank=0),
+            replace(in_between(_EVEN, 2.7, 3.3), name="to-1", rank=1),
         ),
     ),
     raising(
@@ -159,7 +162,7 @@ SCENARIOS = (
     ),
     near_miss(
         "underloaded",
-        "half as much is sent as usual",
-        streams=(in_between(CHAT, 2.2, 4.4),),
+        "a third of the usual load is sent: some ten requests run at once",
+        streams=(replace(in_between(_EVEN, 1.6, 4.4), name="even"),),
     ),
 )

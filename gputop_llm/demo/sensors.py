@@ -9,7 +9,7 @@ from typing import Any
 from gputop_llm.demo.cause import Edit, Moment
 from gputop_llm.demo.identity import FIRST_PID, NOTE
 from gputop_llm.demo.wire import NodeReading
-from gputop_llm.model import Gpu, GpuProcess, Host, ProcessLoad, Target, TargetProcess, ThrottleReason, XidEvent
+from gputop_llm.model import Gpm, Gpu, GpuProcess, Host, ProcessLoad, Target, TargetProcess, ThrottleReason, XidEvent
 
 GIB = 1 << 30
 _NEIGHBOUR_PID = FIRST_PID + 90_000
@@ -140,12 +140,20 @@ def cgroup_says(**fields: Any) -> Edit:
     return _loads(limited)
 
 
-def asleep(*roles: str, state: str = "S") -> Edit:
-    """Processes of these roles use no CPU; `state` "T" is a stopped one."""
+def idle(index: int) -> Edit:
+    """The GPU of that index has nothing to do."""
+    nothing = {name: 0.0 for name in Gpm.__dataclass_fields__ if name.endswith(("_pct", "_per_s"))}
+    says, gpm = gpu_says(index, util_pct=0.0, mem_util_pct=0.0, power_w=118.0), gpm_says(index, **nothing)
+    return lambda reading, moment: says(gpm(reading, moment), moment)
+
+
+def asleep(*roles: str, rank: str | None = None, state: str = "S") -> Edit:
+    """Processes of these roles (of one rank, where it is given) use no CPU; `state` "T" is a stopped one."""
+
+    def is_meant(process: TargetProcess) -> bool:
+        return process.role in roles and rank in (None, process.rank)
 
     def still(load: ProcessLoad) -> ProcessLoad:
-        if load.role not in roles:
-            return load
         threads = tuple(replace(thread, cpu_pct=0.0) for thread in load.top_threads)
         return replace(
             load,
@@ -159,11 +167,12 @@ def asleep(*roles: str, state: str = "S") -> Edit:
 
     def edit(reading: NodeReading, moment: Moment) -> NodeReading:
         targets = tuple(
-            replace(t, processes=tuple(replace(p, state=state) if p.role in roles else p for p in t.processes))
+            replace(t, processes=tuple(replace(p, state=state) if is_meant(p) else p for p in t.processes))
             for t in reading.targets.targets
         )
+        meant = {p.pid for t in targets for p in t.processes if is_meant(p)}
         reading = replace(reading, targets=replace(reading.targets, targets=targets))
-        return _loads(still)(reading, moment)
+        return _loads(lambda load: still(load) if load.pid in meant else load)(reading, moment)
 
     return edit
 

@@ -75,7 +75,7 @@ def test_readings_change_with_the_cause_and_are_as_before_when_it_ends(script):
     plain = SimulatedNode(_without_edits(script), 7, 1, 1, STARTED_S)
     node = SimulatedNode(script, 7, 1, 1, STARTED_S)
     differ = []
-    for at_s in (script.when[0] - 1, script.when[0] + 1, script.when[1] + 1):
+    for at_s in (script.cause.from_s - 1, script.cause.from_s + 1, script.cause.to_s + 1):
         plain.advance(at_s)
         node.advance(at_s)
         differ.append(plain.reading([1]) != node.reading([1]))
@@ -136,16 +136,18 @@ def test_a_page_fails_or_hangs_while_its_cause_holds(name, status, delay_s):
     assert [(a.status, a.delay_s) for a in answers] == [(200, 0), (status, delay_s), (200, 0)]
 
 
-def test_a_page_that_stands_is_that_of_the_moment_at_which_it_stopped_however_it_is_polled():
-    polled, left_alone = made("metrics-stale-stands", 0.0), made("metrics-stale-stands", 0.0)
+def test_a_page_that_stands_shows_an_engine_that_has_served_nothing_until_it_shows_all():
+    node = made("metrics-stale-stands", 0.0)
     texts = []
-    for at_s in (19.9, 21.3, 44.0, 66.0):
-        polled.advance(at_s)
-        texts.append(polled.page(0).text)
-    left_alone.advance(44.0)
+    for at_s in (1.0, 44.0, 66.0):
+        node.advance(at_s)
+        texts.append(node.page(0).text)
+    standing, real = parsed(texts[0]), parsed(texts[2])
 
-    assert texts[0] != texts[1] == texts[2] != texts[3]
-    assert left_alone.page(0).text == texts[2]
+    assert texts[0] == texts[1]
+    assert standing.started_s == real.started_s
+    assert (standing.series[0].running, standing.series[0].counters["generation_tokens"]) == (0, 0)
+    assert real.series[0].running > 0
 
 
 def test_a_page_fails_over_http_too():
