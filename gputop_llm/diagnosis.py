@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gputop_llm import paths
 from gputop_llm.config import Config
 from gputop_llm.model import Frame
 from gputop_llm.sampling.history import History
-from gputop_llm.store import baselines
-from gputop_llm.symptoms.baseline import LearningBaseline, PastKey
-from gputop_llm.symptoms.catalogue import RULES
-from gputop_llm.symptoms.engine import SymptomEngine
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.table import HOLDS, THRESHOLDS
+
+if TYPE_CHECKING:
+    from gputop_llm.store.baselines import BaselineKeeper
+    from gputop_llm.symptoms.baseline import LearningBaseline
+    from gputop_llm.symptoms.engine import SymptomEngine
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +58,10 @@ class Diagnosis:
 
     def __init__(self, config: Config, history: History, simulated: str | None) -> None:
         self._history = history
-        self._learner = LearningBaseline()
-        self._engine = SymptomEngine(RULES, limits(config), learner=self._learner)
-        folder = None if simulated else paths.baselines_folder()
-        self._keeper = None if folder is None else baselines.BaselineKeeper(folder)
+        self._limits = limits(config)
+        self._simulated = simulated
+        self._rules: tuple[SymptomEngine, LearningBaseline] | None = None
+        self._keeper: BaselineKeeper | None = None
         self._saved_at: float | None = None
         self._announcements = None
         if config.exec is not None or config.webhook is not None:
@@ -70,13 +72,16 @@ class Diagnosis:
     def of(self, frame: Frame) -> Frame:
         """The frame with what the rules say of it; without, should they fail."""
         try:
-            self._adopt(frame)
-            report = self._engine.update(self._history.frames(FRAMES_S), self._history.series)
+            if self._rules is None:
+                self._rules = self._load()
+            engine, learner = self._rules
+            self._adopt(learner, frame)
+            report = engine.update(self._history.frames(FRAMES_S), self._history.series)
             if self._announcements is not None:
                 self._announcements.update(frame, report)
             if self._saved_at is None or frame.mono_s - self._saved_at >= SAVE_EVERY_S:
                 self._saved_at = frame.mono_s
-                self._keep()
+                self._keep(learner)
         except Exception:  # the figures are worth showing without what they mean
             log.exception("a frame could not be judged")
             return frame
@@ -85,24 +90,36 @@ class Diagnosis:
     def close(self, wait_s: float) -> None:
         """Stores what was learnt and ends all deliveries; what takes longer than `wait_s` seconds is given up."""
         until = time.monotonic() + wait_s
-        if self._keeper is not None:
-            self._keep()
+        if self._keeper is not None and self._rules is not None:
+            self._keep(self._rules[1])
             self._keeper.close(wait_s)
         if self._announcements is not None:
             self._announcements.close(max(0.0, until - time.monotonic()))
 
-    def _adopt(self, frame: Frame) -> None:
+    def _load(self) -> tuple[SymptomEngine, LearningBaseline]:
+        """The rules, imported when they are first needed: that takes as long as all else that a session imports."""
+        from gputop_llm.store.baselines import BaselineKeeper
+        from gputop_llm.symptoms import catalogue
+        from gputop_llm.symptoms.baseline import LearningBaseline
+        from gputop_llm.symptoms.engine import SymptomEngine
+
+        folder = None if self._simulated else paths.baselines_folder()
+        self._keeper = None if folder is None else BaselineKeeper(folder)
+        learner = LearningBaseline()
+        return SymptomEngine(catalogue.RULES, self._limits, learner=learner), learner
+
+    def _adopt(self, learner: LearningBaseline, frame: Frame) -> None:
         if self._keeper is None:
             return
-        for wanted in self._learner.wanted():
+        for wanted in learner.wanted():
             self._keeper.ask(wanted)
         for key, stored in self._keeper.found():
             try:
-                self._learner.adopt(PastKey(*key), stored, frame.at_s)
+                learner.adopt(key, stored, frame.at_s)
             except ValueError as error:
-                baselines.forgotten(baselines.file_of(self._keeper.folder, key), error)
+                self._keeper.forget(key, error)
 
-    def _keep(self) -> None:
+    def _keep(self, learner: LearningBaseline) -> None:
         if self._keeper is not None:
-            for key, past in self._learner.changed().items():
+            for key, past in learner.changed().items():
                 self._keeper.keep(key, past)

@@ -260,7 +260,9 @@ class Session:
             )
         frame = self._served.limits(frame)
         self.history.append(frame)
-        frame = self._diagnosis.of(frame)
+        # The first frame is to be on the screen at once, and has little to judge; loading the rules takes a while.
+        if frame.seq > 1:
+            frame = self._diagnosis.of(frame)
         self._latest = frame
         if self._on_frame is not None:
             self._on_frame(frame)

@@ -6,12 +6,10 @@ that can't be learnt anew: one that can't be read is forgotten with a line in th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import re
-import tempfile
 import threading
 import time
 from collections import deque
@@ -34,6 +32,9 @@ Key = tuple[str, str, str]
 
 def file_of(folder: Path, key: Sequence[str]) -> Path:
     """The file of a key: the model's name for people, a hash for the rest."""
+    # Imported when needed, on the keeper's thread: 10 ms at the start would be felt.
+    import hashlib
+
     name = re.sub(r"[^A-Za-z0-9]+", "-", key[1]).strip("-")[:40]
     digest = hashlib.sha256("\0".join(key).encode("utf-8", "backslashreplace")).hexdigest()[:16]
     return folder / f"{name or 'model'}-{digest}.json"
@@ -56,12 +57,11 @@ def load(folder: Path, key: Sequence[str]) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        forgotten(path, error)
+        _forgotten(path, error)
         return None
 
 
-def forgotten(path: Path, error: Exception) -> None:
-    """Tells the log that a stored baseline can't be used."""
+def _forgotten(path: Path, error: Exception) -> None:
     log.warning("cannot use the baseline in %s: %s: %s; it is learnt anew", path, type(error).__name__, error)
 
 
@@ -71,6 +71,8 @@ def save(folder: Path, key: Sequence[str], buckets: Any) -> None:
     Raises:
         OSError: it can't be written; what was stored before is still there.
     """
+    import tempfile
+
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps({"schema": SCHEMA, "key": list(key), "saved_s": round(time.time()), "buckets": buckets})
     # Made with mode 0600.
@@ -119,6 +121,10 @@ class BaselineKeeper:
     def found(self) -> list[tuple[Key, Any]]:
         """What was found since the last call."""
         return [self._found.popleft() for _ in range(len(self._found))]
+
+    def forget(self, key: Key, error: Exception) -> None:
+        """What was found for a key can't be used: the log says so, and the file goes with the next `keep`."""
+        _forgotten(file_of(self.folder, key), error)
 
     def keep(self, key: Key, buckets: Any) -> None:
         """Stores a past soon."""

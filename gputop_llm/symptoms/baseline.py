@@ -175,15 +175,16 @@ class LearningBaseline:
         wanted, self._wanted = self._wanted, []
         return wanted
 
-    def adopt(self, key: PastKey, plain: Any, now_s: float) -> None:
-        """Takes a stored past, unless something has been learnt already.
+    def adopt(self, key: tuple[str, str, str], plain: Any, now_s: float) -> None:
+        """Takes the stored past of a `PastKey`, unless something has been learnt already.
 
         Raises:
             ValueError: it is none.
         """
         past = Past.from_plain(plain, now_s)
-        if key in self._pasts and not self._pasts[key].buckets:
-            self._pasts[key] = past
+        whose = PastKey(*key)
+        if whose in self._pasts and not self._pasts[whose].buckets:
+            self._pasts[whose] = past
 
     def changed(self) -> dict[PastKey, list[dict[str, Any]]]:
         """The pasts that have learnt something since the last call, to be stored."""

@@ -19,6 +19,7 @@ from gputop_llm.commands.check import Status, verdict
 from gputop_llm.config import Config
 from gputop_llm.errors import SourceError
 from gputop_llm.model.symptom import CantTell, Severity, Subject
+from gputop_llm.symptoms import catalogue
 from gputop_llm.symptoms.checks import Check, State
 from gputop_llm.symptoms.engine import Rule
 from tests.support import frames
@@ -104,7 +105,7 @@ def on(monkeypatch):
 
         monkeypatch.setattr(node_module, "real_sources", lambda config: node.sources)
         monkeypatch.setattr(check, "driver_here", lambda: True)
-        monkeypatch.setattr(diagnosis, "RULES", (Rule("any", "any", run),))
+        monkeypatch.setattr(catalogue, "RULES", (Rule("any", "any", run),))
         monkeypatch.setattr(diagnosis, "THRESHOLDS", ())
         monkeypatch.setattr(diagnosis, "HOLDS", tuple(diagnosis_hold(s.id) for s in raised))
         return node

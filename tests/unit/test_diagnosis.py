@@ -20,6 +20,7 @@ from gputop_llm.model import Frame
 from gputop_llm.sampling.history import History
 from gputop_llm.session import Session
 from gputop_llm.store import baselines
+from gputop_llm.symptoms import catalogue
 from gputop_llm.symptoms.checks import Check, State
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.limits import Hold
@@ -40,7 +41,7 @@ def _own_state(tmp_path, monkeypatch):
 @pytest.fixture
 def only_kv(monkeypatch):
     """One rule is enough where it doesn't matter which."""
-    monkeypatch.setattr(diagnosis_module, "RULES", kv.RULES)
+    monkeypatch.setattr(catalogue, "RULES", kv.RULES)
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_one_rule_with_a_bug_is_told_and_stops_no_other(judging, monkeypatch, ca
         yield from ()
         raise ZeroDivisionError
 
-    monkeypatch.setattr(diagnosis_module, "RULES", (Rule("bad", "bad", broken), *kv.RULES))
+    monkeypatch.setattr(catalogue, "RULES", (Rule("bad", "bad", broken), *kv.RULES))
     frames = judging()(full_for(20, 0))
     assert [s.id for s in frames[-1].symptoms.active] == ["kv-pressure"]
     (unknown,) = frames[-1].symptoms.cant_tell
@@ -125,7 +126,7 @@ def test_evidence_with_a_bug_costs_that_symptom_only(judging, monkeypatch, caplo
         for check in kv.kv_pressure(view, in_force):
             yield replace(check, rule="bad", make=lambda: 1 / 0)
 
-    monkeypatch.setattr(diagnosis_module, "RULES", (Rule("bad", "bad", half_broken), *kv.RULES))
+    monkeypatch.setattr(catalogue, "RULES", (Rule("bad", "bad", half_broken), *kv.RULES))
     frames = judging()(full_for(20, 0))
     assert [s.id for s in frames[-1].symptoms.active] == ["kv-pressure"]
     assert caplog.text.count("the evidence of bad could not be gathered") == 1
@@ -189,7 +190,7 @@ def test_what_was_learnt_is_stored_at_the_end_and_known_to_the_next_run(judging,
         seen.append(view.baseline(view.engines[0], view.engines[0].models[0], "itl_p95_s"))
         return ()
 
-    monkeypatch.setattr(diagnosis_module, "RULES", (Rule("look", "look", look),))
+    monkeypatch.setattr(catalogue, "RULES", (Rule("look", "look", look),))
     again = judging()
     until(lambda: (again(busy(1)), seen[-1])[1])
     assert seen[-1] == pytest.approx(0.028, rel=1e-3)
@@ -287,7 +288,7 @@ def test_stop_returns_within_a_second_while_a_command_hangs_and_the_command_ends
         for engine in view.engines:
             yield Check("kv-pressure", engine.subject, State.RAISED, make=a_symptom)
 
-    monkeypatch.setattr(diagnosis_module, "RULES", (Rule("kv-pressure", "", run),))
+    monkeypatch.setattr(catalogue, "RULES", (Rule("kv-pressure", "", run),))
     monkeypatch.setattr(diagnosis_module, "HOLDS", (Hold("kv-pressure", 0.0, 0.0),))
     config = Config(period_s=0.05, exec=f"sh -c 'echo $$ > {started}.new; mv {started}.new {started}; sleep 600'")
     session = Session(config, FakeNode((a_target(),)).sources)

@@ -81,6 +81,16 @@ def test_importing_the_session_loads_nothing_heavy():
     assert top_level(loaded) & HEAVY == set()
 
 
+def test_importing_the_session_loads_no_rule():
+    """They take as long to load as all the rest of it, and the first frame does without them."""
+    loaded = loaded_by("-c", "import gputop_llm.session")
+
+    assert "gputop_llm.symptoms.table" in loaded
+    assert {
+        m for m in loaded if m.startswith(("gputop_llm.symptoms.rules", "gputop_llm.notify", "gputop_llm.store"))
+    } == set()
+
+
 @pytest.mark.parametrize("heavy", ["textual", "psutil", "urllib3"])
 def test_a_heavy_import_would_be_seen(heavy):
     assert heavy in top_level(loaded_by("-c", f"import {heavy}"))
