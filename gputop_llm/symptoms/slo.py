@@ -60,6 +60,9 @@ def judge(engine: EngineView, live: EngineLive, rule: str, name: str, limits: Li
     slo_s, origin = limits.value(threshold), limits.origin(threshold)
     latency = live.latency.get(name)
     least = limits.value(f"{rule}.observations")
+    if live.running == 0 and live.waiting == 0 and (latency is None or latency.count == 0):
+        # Nobody waits for anything.
+        return Verdict(State.CLEAR, "", latency, slo_s, origin)
     if latency is None or latency.count < least:
         missing = live.missing.get(name, "not on the page")
         if latency is not None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gputop_llm.model import EngineFrame, Latency, Quantile, SpecDecode, TargetList, ThrottleReason
+from gputop_llm.model import EngineFrame, Frame, Latency, Part, Quantile, SpecDecode, TargetList, ThrottleReason
 from gputop_llm.model.symptom import Severity
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.symptoms.catalogue import RULES as ALL
@@ -95,6 +95,18 @@ def test_an_old_page_is_not_judged(rule, rules, name, healthy, high, near, low):
     assert reports(rules, frames)[-1].active == ()
     (lacking,) = cant_tell(rule, rules, frames)
     assert "fresh" in lacking.needs
+
+
+@both
+def test_when_nobody_asks_any_more_nothing_is_slow(rule, rules, name, healthy, high, near, low):
+    frames = busy(
+        60,
+        lat={name: lambda s: latency(high) if s < 30 else Latency(0, None, None, None, None)},
+        live={"running": lambda s: 64.0 if s < 30 else 0.0},
+    )
+    held = [bool(r.active) for r in reports(rules, frames)]
+    assert [s for s in range(60) if held[s]] == list(range(10, 40))
+    assert cant_tell(rule, rules, frames) == ()
 
 
 # -- SLO and baseline ---------------------------------------------------------------
@@ -234,9 +246,9 @@ def test_case_16_the_large_model_is_slow_and_the_small_one_is_quiet():
         if s in scrapes:
             page, scraped = scrapes[s], s
             window = tracker.push(page, sf.MONO_S + s)
-        scrape = recorded.Part(page, sf.AT_S + scraped, sf.MONO_S + scraped, float(s - scraped), 0.004, None, 30.0, 1)
+        scrape = Part(page, sf.AT_S + scraped, sf.MONO_S + scraped, float(s - scraped), 0.004, None, 30.0, 1)
         made.append(
-            recorded.Frame(
+            Frame(
                 seq=s,
                 at_s=sf.AT_S + s,
                 mono_s=sf.MONO_S + s,

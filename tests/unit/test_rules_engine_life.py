@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gputop_llm.model import EngineFrame, EngineWindow, Frame, Part, TargetList
+from gputop_llm.model import EngineFrame, EngineWindow, Frame, GpuProcess, Part, TargetList
 from gputop_llm.model.symptom import Severity
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.symptoms.catalogue import RULES as ALL
@@ -167,6 +167,16 @@ def test_seven_of_at_most_eight_are_not_few():
     argv = (*recorded.target().argv, "--max-num-seqs", "8")
     assert raised_at("underloaded", life.RULES, busy(40, live={"running": 7.0}, target={"argv": argv})) is None
     assert raised_at("underloaded", life.RULES, busy(40, live={"running": 1.0}, target={"argv": argv})) == 10
+
+
+def test_an_engine_that_is_gone_is_not_called_well_for_long():
+    def gone(frame, s):
+        if s < 20:
+            return frame
+        return replace(frame, engines=(), targets=replace(frame.targets, value=TargetList()))
+
+    held = [bool(r.active) for r in reports(life.RULES, busy(60, live={"running": 3.0}, edit=gone))]
+    assert [s for s in range(60) if held[s]] == list(range(10, 30))
 
 
 @pytest.mark.parametrize("name", ["running", "waiting"])
@@ -388,8 +398,8 @@ def test_counters_that_stand_still_while_nothing_runs_and_the_gpu_is_busy_are_no
         {"processes": None},
         {
             "processes": (
-                recorded.GpuProcess(624, "compute", 1, 90.0, None),
-                recorded.GpuProcess(7, "compute", 1, 5.0, None),
+                GpuProcess(624, "compute", 1, 90.0, None),
+                GpuProcess(7, "compute", 1, 5.0, None),
             )
         },
     ],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from gputop_llm.model import EngineFrame
 from gputop_llm.model.symptom import Severity
 from gputop_llm.symptoms.catalogue import RULES as ALL
 from gputop_llm.symptoms.rules import kv, queue
@@ -329,8 +331,8 @@ def test_a_growing_queue_alone_is_the_root_of_late_first_tokens():
 def test_late_first_tokens_of_another_engine_are_not_explained_by_this_one():
     def two(frame, s):
         other = busy(1, start=s, lat={"ttft": 3.0})[0].engines[0]
-        other = recorded.EngineFrame("7@1", "http://127.0.0.1:9000/metrics", other.scrape, other.window)
-        return recorded.replace(frame, engines=(*frame.engines, other))
+        other = EngineFrame("7@1", "http://127.0.0.1:9000/metrics", other.scrape, other.window)
+        return replace(frame, engines=(*frame.engines, other))
 
     frames = busy(40, live={"kv_usage_pct": 99.0}, edit=two)
     active = reports(ALL, frames)[-1].active

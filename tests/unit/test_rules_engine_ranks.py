@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -91,9 +92,9 @@ def test_models_of_one_rank_are_added_up():
     def edit(frame, s):
         (engine,) = frame.engines
         one, two = engine.window.ranks
-        more = sf.replace(two, model="other", running=30.0)
-        window = sf.replace(engine.window, ranks=(one, two, more))
-        return sf.replace(frame, engines=(sf.replace(engine, window=window),))
+        more = replace(two, model="other", running=30.0)
+        window = replace(engine.window, ranks=(one, two, more))
+        return replace(frame, engines=(replace(engine, window=window),))
 
     frames = busy(40, ranks=[{"running": 55.0}, {"running": 25.0}], edit=edit)
     assert raised_at(RULE, RULES, frames) is None

@@ -156,6 +156,9 @@ def underloaded(view: NodeView, limits: Limits) -> Iterator[Check]:
         needs = f"{name} ({live.missing.get(name, 'not on the page')})"
         make = partial(_underloaded, engine, live, running or 0.0, limits)
         yield judged(UNDERLOADED, engine.subject, state, needs, make)
+    for engine in view.ended:
+        # What is gone is not well.
+        yield Check(UNDERLOADED, engine.subject, State.CLEAR)
 
 
 def _underloaded(engine: EngineView, live: EngineLive, running: float, limits: Limits) -> Symptom:
