@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputop_llm.model import EngineLive, EngineReading, EngineSeries, EngineWindow, GpuNode, Histogram, Part, TargetList
 from gputop_llm.report import jsonform
 from tests.support import frames
+from tests.support.symptom_reports import a_full_report, a_symptom
 from tools import schema_doc
 
 ROWS = dict(schema_doc.rows())
@@ -28,6 +29,7 @@ FRAMES = {
     "unreachable": frames.unreachable(),
     "several": frames.several_candidates(),
     "markup": frames.markup_in_names(),
+    "symptoms": replace(frames.one_gpu_loaded(), symptoms=a_full_report(a_symptom())),
     "nothing answered yet": replace(frames.no_gpu(), gpus=Part(), host=Part(), targets=Part(), engines=()),
 }
 KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}

@@ -7,31 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from gputop_llm.model.symptom import CantTell, Held, Severity, Subject, SymptomReport
+from gputop_llm.model.symptom import CantTell, Severity, Subject, SymptomReport
 from gputop_llm.report import jsonform
 from gputop_llm.report.text import WIDTH, frame_text
 from gputop_llm.report.text_symptoms import counted, one_line
 from tests.support import frames
-from tests.support.symptom_reports import ENGINE, a_report, a_symptom
+from tests.support.symptom_reports import ENGINE, a_full_report, a_report, a_symptom
 from tools import schema_doc
 
 LOADED = frames.one_gpu_loaded()
 KV = a_symptom("kv-pressure", Severity.CRITICAL, since_s=LOADED.at_s - 125, trend="rising")
 TTFT = a_symptom("ttft-high", root=KV.key, held_back="", headline="TTFT p95 4.2 s")
-FULL = a_report(
-    KV,
-    TTFT,
-    held_back=(a_symptom("tpot-high", held_back="the engine is warming up"),),
-    pending=(a_symptom("host-bound"),),
-    cant_tell=(
-        CantTell("comm-bound", Subject("gpu:0", "GPU 0"), "GPM counters"),
-        CantTell("comm-bound", Subject("gpu:1", "GPU 1"), "GPM counters"),
-        CantTell("bandwidth-bound", Subject("gpu:1", "GPU 1"), "GPM counters"),
-        CantTell("stalled", ENGINE, "a live counter"),
-    ),
-    overridden=("kv-pressure.kv_pct = 98 (my.toml)",),
-    log=(Held("kv-pressure", ENGINE, Severity.CRITICAL, "full", 1.0, 2.0), Held("x", ENGINE, Severity.NOTE, "", 1.0)),
-)
+FULL = a_full_report(KV, TTFT)
 
 
 def told(report: SymptomReport | None) -> dict:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Subject, Symptom, SymptomReport
+from gputop_llm.model.symptom import (
+    Advice,
+    CantTell,
+    Cause,
+    Evidence,
+    Held,
+    Severity,
+    Subject,
+    Symptom,
+    SymptomReport,
+)
 
 ENGINE = Subject("engine:600@1795967802", "vllm org/model-a")
 
@@ -35,3 +45,23 @@ def a_symptom(rule: str = "kv-pressure", severity: Severity = Severity.WARNING, 
 def a_report(*active: Symptom, **fields: Any) -> SymptomReport:
     """A report with these symptoms raised."""
     return SymptomReport(**{"active": active, "judged": 9, **fields})
+
+
+def a_full_report(*active: Symptom) -> SymptomReport:
+    """A report with something in each of its lists."""
+    return a_report(
+        *active,
+        held_back=(a_symptom("tpot-high", held_back="the engine is warming up"),),
+        pending=(a_symptom("host-bound"),),
+        cant_tell=(
+            CantTell("comm-bound", Subject("gpu:0", "GPU 0"), "GPM counters"),
+            CantTell("comm-bound", Subject("gpu:1", "GPU 1"), "GPM counters"),
+            CantTell("bandwidth-bound", Subject("gpu:1", "GPU 1"), "GPM counters"),
+            CantTell("stalled", ENGINE, "a live counter"),
+        ),
+        overridden=("kv-pressure.kv_pct = 98 (my.toml)",),
+        log=(
+            Held("kv-pressure", ENGINE, Severity.CRITICAL, "full", 1.0, 2.0),
+            Held("x", ENGINE, Severity.NOTE, "", 1.0),
+        ),
+    )
