@@ -283,3 +283,24 @@ def test_a_simulated_engine_over_its_slo_is_not(tmp_path):
     (found,) = [s for s in told["symptoms"]["active"] if s["id"] == "tpot-high"]
     assert done.returncode == {"warning": 1, "critical": 2}[found["severity"]]
     assert f"tpot-high.p95_s = 0.0001 (SLO {config})" in told["symptoms"]["overridden"]
+
+
+# -- flags that all live commands have ----------------------------------------------------
+
+
+def test_a_webhook_on_the_command_line_is_refused_with_the_reason_and_what_to_do(capsys):
+    for arguments in (["--webhook", "http://h/SECRET"], ["watch", "--json", "--webhook=http://h/SECRET"]):
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        assert "every user of this node can read a command line" in said
+        assert "GPUTOP_LLM_WEBHOOK" in said
+        assert "--webhook-file" in said
+        assert "SECRET" not in said
+
+
+@pytest.mark.parametrize("command", [[], ["snapshot"], ["watch"], ["check"], ["demo"]])
+def test_slos_and_notifications_are_in_the_help(capsys, command):
+    assert main([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for flag in ("--slo-ttft", "--slo-tpot", "--exec", "--webhook-file"):
+        assert flag in shown
