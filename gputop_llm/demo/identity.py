@@ -82,6 +82,8 @@ class EngineIdentity:
             *("--max-model-len", str(self.limits.max_model_len)),
             *("--max-num-batched-tokens", str(self.limits.max_num_batched_tokens)),
         ]
+        if self.limits.max_num_seqs != Limits().max_num_seqs:
+            flags += ["--max-num-seqs", str(self.limits.max_num_seqs)]
         if self.tp > 1:
             flags += ["--tensor-parallel-size", str(self.tp)]
         if self.ranks > 1:

@@ -173,6 +173,14 @@ def test_a_page_fails_over_http_too():
     assert seen[:3] == [200, 500, 200]
 
 
+def test_the_command_line_tells_what_the_scenario_sets():
+    (capped,) = made("scheduler-capped", 0.0).reading([1]).targets.targets
+    (usual,) = made("healthy", 0.0).reading([1]).targets.targets
+
+    assert capped.argv[capped.argv.index("--max-num-seqs") + 1] == "32"
+    assert "--max-num-seqs" not in usual.argv
+
+
 def test_slower_kernels_do_the_same_work_in_more_time():
     usual, slow = made("healthy", 60.0), made("gpu-busy-not-working", 60.0)
     a, b = (node.reading([1]).gpus.gpus[0] for node in (usual, slow))
