@@ -89,11 +89,15 @@ class _Sample:
 
 @dataclass
 class _Stream:
-    """One model on one endpoint while it is watched. Times are monotonic, but for `_Sample.at_s`."""
+    """One model on one endpoint while it is watched. Times are monotonic, but for `_Sample.at_s`.
+
+    `load` is the bucket of the present load; None while idle.
+    """
 
     key: PastKey
     undisturbed_since: float
     scraped: float | None = None
+    load: BucketKey | None = None
     sampled: float = -math.inf
     running: _Smooth = field(default_factory=lambda: _Smooth(_LOAD_S))
     prompt: _Smooth = field(default_factory=lambda: _Smooth(_LENGTHS_S))
@@ -104,11 +108,14 @@ class _Stream:
         self.quarantine.clear()
         self.undisturbed_since = now
 
-    def bucket(self) -> BucketKey | None:
-        """The bucket of the present load; None while idle."""
-        if self.running.value is None or self.running.value < 0.5:
-            return None
-        return bucket_key(self.running.value, self.prompt.value, self.output.value)
+    def take(self, live: EngineLive, at: float) -> None:
+        """Takes notice of the load of a scrape."""
+        self.scraped = at
+        self.running.take(live.running, at)
+        self.prompt.take(live.mean_prompt_tokens, at)
+        self.output.take(live.mean_generation_tokens, at)
+        busy = self.running.value is not None and self.running.value >= 0.5
+        self.load = bucket_key(self.running.value or 0.0, self.prompt.value, self.output.value) if busy else None
 
 
 class LearningBaseline:
@@ -131,9 +138,7 @@ class LearningBaseline:
         past = self._pasts.get(stream.key) if stream else None
         if stream is None or past is None:
             return None
-        # A sample of the load now, which an incident may have changed already.
-        key = stream.bucket()
-        return None if key is None else past.median(key, metric, live.generation_tokens_per_s)
+        return None if stream.load is None else past.median(stream.load, metric, live.generation_tokens_per_s)
 
     def follow(self, view: NodeView) -> None:
         """Takes notice of the newest load of each engine."""
@@ -145,10 +150,7 @@ class LearningBaseline:
                 stream = self._stream(place, _key(engine, live), view.now.mono_s)
                 at = engine.frame.scrape.at_mono_s
                 if at is not None and at != stream.scraped:
-                    stream.scraped = at
-                    stream.running.take(live.running, at)
-                    stream.prompt.take(live.mean_prompt_tokens, at)
-                    stream.output.take(live.mean_generation_tokens, at)
+                    stream.take(live, at)
         for place in self._streams.keys() - watched:
             del self._streams[place]
 
@@ -209,7 +211,7 @@ class LearningBaseline:
         return stream
 
     def _sample(self, stream: _Stream, live: EngineLive, view: NodeView) -> None:
-        now, key = view.now.mono_s, stream.bucket()
+        now, key = view.now.mono_s, stream.load
         step = max(STEP_S, live.window_s or 0.0)
         # A whole window must have passed since the disturbance: before that it shows in the figures.
         if key is None or now - stream.undisturbed_since < step or now - stream.sampled < step:

@@ -112,6 +112,7 @@ class EngineView:
     baseline: Baseline = field(default=no_baseline)
     loads: tuple[LoadView, ...] = ()
     _means: dict[tuple[str, float], float | None] = field(default_factory=dict, repr=False, compare=False)
+    _totals: dict[float, list[tuple[float, EngineLive]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def live(self) -> EngineLive | None:
@@ -148,13 +149,12 @@ class EngineView:
 
     def values(self, name: str, over_s: float) -> list[tuple[float, float]]:
         """(monotonic time of the scrape, value) of a field of EngineLive's total, oldest first, known values only."""
-        found = [
-            (at, value)
-            for at, frame in self.scrapes(over_s)
-            if frame.window and (value := getattr(frame.window.total, name)) is not None
-        ]
-        found.reverse()
-        return found
+        totals = self._totals.get(over_s)
+        if totals is None:
+            totals = [(at, frame.window.total) for at, frame in self.scrapes(over_s) if frame.window]
+            totals.reverse()
+            self._totals[over_s] = totals
+        return [(at, value) for at, total in totals if (value := getattr(total, name)) is not None]
 
     def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
         """The mean of a field's known values over the newest `over_s` seconds."""
