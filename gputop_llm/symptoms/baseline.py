@@ -43,7 +43,7 @@ DISTURBING = frozenset(
 STEP_S = 10.0
 """Seconds between two samples; windows of this length then hardly overlap."""
 QUARANTINE_S = 30.0
-"""How long a sample must be followed by healthy time: the window, and the hold time of the rules, and some."""
+"""How long a sample must be followed by healthy time, with windows of `STEP_S`: that long, and 20 s until rules notice."""
 MOST_PASTS = 16
 # A page may name any number of models.
 _MOST_MODELS = 4
@@ -168,7 +168,8 @@ class LearningBaseline:
                     stream.disturb(now)
                     continue
                 self._sample(stream, live, view)
-                while stream.quarantine and now - stream.quarantine[0].at >= QUARANTINE_S:
+                quarantine_s = max(QUARANTINE_S, live.window_s + QUARANTINE_S - STEP_S)
+                while stream.quarantine and now - stream.quarantine[0].at >= quarantine_s:
                     sample = stream.quarantine.popleft()
                     self._pasts[stream.key].add(sample.key, sample.at_s, sample.values)
 

@@ -89,6 +89,14 @@ def test_neither_the_moments_before_an_incident_nor_the_window_after_it_are_lear
     assert max(samples(known)) == pytest.approx(0.028)
 
 
+def test_longer_windows_are_kept_in_quarantine_for_longer():
+    # A window of 60 s shows an incident of 20 s for 80 s; the rules notice when it is half over.
+    frames = busy(900, live={"window_s": 60.0, "tokens_per_step": float})
+    taken = samples(learnt(frames, lambda s: {"tpot-high"} if 500 <= s < 580 else ()), "tokens_per_step")
+    assert not [second for second in taken if 420 <= second < 640]
+    assert [second for second in taken if second >= 640]
+
+
 def test_a_page_that_can_not_be_read_and_a_restart_disturb():
     failing = busy(300, scrape={"error": "connection refused"})
     restarted = busy(300, live={"restarted": True})
