@@ -43,7 +43,7 @@ DISTURBING = frozenset(
 STEP_S = 10.0
 """Seconds between two samples; windows of this length then hardly overlap."""
 QUARANTINE_S = 30.0
-"""How long a sample must be followed by healthy time, with windows of `STEP_S`: that long, and 20 s until rules notice."""
+"""How long a sample must be followed by healthy time: a window of `STEP_S`, and 20 s for the rules to notice."""
 MOST_PASTS = 16
 # A page may name any number of models.
 _MOST_MODELS = 4
