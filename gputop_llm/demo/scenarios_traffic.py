@@ -15,7 +15,7 @@ _UNSHARED = replace(CHAT, name="unshared", prefix_share=0.0)
 
 
 def _documents(tokens: int) -> Stream:
-    """Long prompts, half of which is the same for all of them."""
+    """Long prompts, a third of which is the same for all of them: as many cached tokens as chat has."""
     return Stream(
         name="documents",
         rates=((0.0, 0.0),),
@@ -23,7 +23,7 @@ def _documents(tokens: int) -> Stream:
         output=always(40),
         even=True,
         prefixes=1,
-        prefix_blocks=tokens // 32,
+        prefix_blocks=tokens // 48,
         prefix_share=1.0,
     )
 
@@ -31,23 +31,23 @@ def _documents(tokens: int) -> Stream:
 SCENARIOS = (
     raising(
         "ttft-high",
-        "documents of 44,000 tokens come every 4 s: their first token takes more than 1 s",
-        streams=(CHAT.at((0.0, 2.2)), in_between(_documents(44_000), 0.25)),
+        "documents of 33,000 tokens come every 4 s: their first token takes more than 1 s",
+        streams=(CHAT.at((0.0, 2.2)), in_between(_documents(33_000), 0.25)),
     ),
     near_miss(
         "ttft-high",
-        "documents of 30,000 tokens come every 4 s: their first token takes 0.9 s",
-        streams=(CHAT.at((0.0, 2.2)), in_between(_documents(29_000), 0.25, 0.05)),
+        "documents of 23,500 tokens come every 4 s: their first token takes 0.9 s",
+        streams=(CHAT.at((0.0, 2.2)), in_between(_documents(23_500), 0.25, 0.05)),
     ),
     raising(
         "tpot-high",
-        "prompts of 8,000 tokens come so often that one token in twelve waits for a prefill",
-        streams=(CHAT.at((0.0, 2.0)), in_between(_documents(8_000), 4.2)),
+        "prompts of 6,000 tokens come so often that one token in twelve waits for a prefill",
+        streams=(CHAT.at((0.0, 2.0)), in_between(_documents(6_000), 4.2)),
     ),
     near_miss(
         "tpot-high",
-        "prompts of 5,000 tokens come as often, but their prefill takes less than 0.1 s",
-        streams=(CHAT.at((0.0, 2.0)), in_between(_documents(5_000), 5.5)),
+        "prompts of 3,800 tokens come as often, but their prefill takes less than 0.1 s",
+        streams=(CHAT.at((0.0, 2.0)), in_between(_documents(3_800), 5.5)),
     ),
     raising(
         "queue-growing",
@@ -84,12 +84,13 @@ SCENARIOS = (
         "a KV pool of half the size is full: requests wait, others are preempted and computed again",
         streams=(CHAT.at((0.0, 1.8), (FROM_S, 7.0), (TO_S, 0.3), (95.0, 1.8), every_s=EVERY_S),),
         limits=Limits(num_gpu_blocks=8_000),
+        shows_s=16.0,
         lingers_s=45.0,
         also=("compute-bound",),
     ),
     near_miss(
         "kv-pressure",
-        "the KV pool is 90 % full, and nothing is preempted",
+        "the KV pool is 85 % full, and nothing is preempted",
         streams=(in_between(_EVEN, 4.4, 2.0),),
         limits=Limits(num_gpu_blocks=6_500),
     ),
@@ -141,7 +142,8 @@ SCENARIOS = (
             replace(in_between(CHAT, 5.2, 3.3), name="to-0", rank=0),
             replace(in_between(CHAT, 1.0, 3.3), name="to-1", rank=1),
         ),
-        lingers_s=25.0,
+        shows_s=16.0,
+        lingers_s=35.0,
     ),
     near_miss(
         "rank-imbalance",
