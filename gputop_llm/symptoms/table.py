@@ -161,6 +161,13 @@ THRESHOLDS: tuple[Threshold, ...] = (
     Threshold(
         "cpu-throttled.steal_pct", 5.0, 2.0, RULE_OF_THUMB, "of all cores' time, taken by other virtual machines"
     ),
+    Threshold(
+        "cpu-throttled.run_wait_pct",
+        20.0,
+        10.0,
+        RULE_OF_THUMB,
+        "of the time the main thread could run and had no CPU: a fifth of each step at worst",
+    ),
     # -- GPU health: power, heat, link, faults ---------------------------------------------------
     Threshold("power-capped.share_pct", 30.0, 15.0, RULE_OF_THUMB, "of the window; a burst now and then costs little"),
     Threshold("power-capped.clock_below_pct", 5.0, 3.0, RULE_OF_THUMB, "below the maximum; two or three clock steps"),

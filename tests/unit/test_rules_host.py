@@ -150,6 +150,14 @@ class TestCpuThrottled:
     def test_near_miss(self):
         assert raised_at("cpu-throttled", RULES, busy(60, load=quota(4.9))) is None
 
+    def test_a_main_thread_that_queues_for_a_cpu_counts_too(self):
+        waiting = {CORE: {"run_wait_pct": 31.0}}
+        assert raised_at("cpu-throttled", RULES, busy(30, load=waiting)) == 10
+        assert raised_at("cpu-throttled", RULES, busy(60, load={CORE: {"run_wait_pct": 19.0}})) is None
+        assert (
+            "waits 31 % of the time for a free CPU" in symptom("cpu-throttled", RULES, busy(30, load=waiting)).headline
+        )
+
     def test_steal_counts_too(self):
         def stolen(pct):
             def edit(frame, _s):

@@ -43,7 +43,7 @@ def throttled_pct(process: LoadView) -> float | None:
 
 
 def cpu_throttled(view: NodeView, limits: Limits) -> Iterator[Check]:
-    """The engine's CPU quota stops it, or other virtual machines take its cores."""
+    """The engine's CPU quota stops it, its main threads queue for a CPU, or other virtual machines take its cores."""
     rule = "cpu-throttled"
     steals = [host.steal_pct for host in view.hosts if host.steal_pct is not None]
     steal = fmean(steals) if steals and view.host is not None and view.host.steal_pct is not None else None
@@ -53,7 +53,10 @@ def cpu_throttled(view: NodeView, limits: Limits) -> Iterator[Check]:
             continue
         worst = max(engine.loads, key=lambda load: throttled_pct(load) or 0.0)
         quotas = [_quota_state(load, limits) for load in engine.loads]
-        state = any_of(*quotas, over(steal, limits, f"{rule}.steal_pct"))
+        waits = [
+            over(wait, limits, f"{rule}.run_wait_pct") for wait in map(run_wait_pct, engine.loads) if wait is not None
+        ]
+        state = any_of(*quotas, over(steal, limits, f"{rule}.steal_pct"), *waits)
         reasons = [load.now.missing.get("cgroup", "needs two polls") for load in engine.loads]
         needs = (
             f"CPU quota and throttling ({reasons[quotas.index(State.UNKNOWN)]})"
@@ -61,6 +64,11 @@ def cpu_throttled(view: NodeView, limits: Limits) -> Iterator[Check]:
             else "CPU steal of the host (needs two polls)"
         )
         yield judged(rule, engine.subject, state, needs, partial(_throttled_symptom, engine, worst, steal, limits))
+
+
+def run_wait_pct(process: LoadView) -> float | None:
+    """The share of the time in which a process's main thread waited for a CPU; None where the kernel doesn't tell."""
+    return process.mean(lambda load: load.run_wait_pct)
 
 
 def _quota_state(load: LoadView, limits: Limits) -> State:
@@ -81,11 +89,16 @@ def _throttled_symptom(engine: EngineView, worst: LoadView, steal: float | None,
     lost = worst.mean(lambda load: load.cgroup.throttled_s_per_s if load.cgroup else None)
     quota = group.quota_cpus if group else None
     by_quota = throttled is not None and throttled > limits.clear("cpu-throttled.throttled_pct")
+    waiting = max(engine.loads, key=lambda load: run_wait_pct(load) or 0.0)
+    wait = run_wait_pct(waiting)
+    by_wait = wait is not None and wait > limits.clear("cpu-throttled.run_wait_pct")
     by_steal = steal is not None and steal > limits.clear("cpu-throttled.steal_pct")
     if by_quota:
         headline = f"CPU quota of {number(quota)} cores stops the engine in {pct(throttled)} of all periods"
-    else:
+    elif by_steal:
         headline = f"{pct(steal)} of the CPU time goes to other virtual machines (steal)"
+    else:
+        headline = f"the {waiting.now.role}'s main thread waits {pct(wait)} of the time for a free CPU"
     threads = sum(load.now.threads or 0 for load in engine.loads)
     return Symptom(
         id="cpu-throttled",
@@ -106,7 +119,15 @@ def _throttled_symptom(engine: EngineView, worst: LoadView, steal: float | None,
                 missing=None if steal is not None else "needs two polls",
                 **limit(limits, "cpu-throttled.steal_pct"),
             ),
-            Evidence("run-queue wait", None, "%", "/proc/PID/schedstat", missing="not read"),
+            Evidence(
+                f"run-queue wait, {waiting.now.role}",
+                wait,
+                "%",
+                "/proc/PID/schedstat, main thread",
+                10.0,
+                missing=None if wait is not None else waiting.now.missing.get("run_wait_pct", "needs two polls"),
+                **limit(limits, "cpu-throttled.run_wait_pct"),
+            ),
         ),
         causes=ranked(
             Cause(
@@ -122,6 +143,11 @@ def _throttled_symptom(engine: EngineView, worst: LoadView, steal: float | None,
                 ),
             ),
             Cause(
+                "other programs on this machine want the same CPUs",
+                when(by_wait and not by_quota, f"its main thread waits {pct(wait)} of the time"),
+                when(wait is not None and not by_wait, f"its main thread waits {pct(wait)} of the time only"),
+            ),
+            Cause(
                 "the host is shared with other virtual machines",
                 when(by_steal, f"{pct(steal)} of the CPU time is stolen"),
                 when(steal is not None and not by_steal, f"{pct(steal)} of the CPU time is stolen"),
@@ -131,9 +157,9 @@ def _throttled_symptom(engine: EngineView, worst: LoadView, steal: float | None,
             Advice("raise or drop the container's CPU limit: resources.limits.cpu in Kubernetes, docker --cpus"),
             Advice("fewer threads: OMP_NUM_THREADS no higher than the quota"),
         ),
-        refuted_by="no throttled period and no steal for 10 s under the same load",
-        agreeing=by_quota + by_steal + bool(lost),
-        signals=3,
+        refuted_by="no throttled period, no run-queue wait and no steal for 10 s under the same load",
+        agreeing=by_quota + by_steal + by_wait + bool(lost),
+        signals=4,
     )
 
 
