@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from gputop_llm.model import EngineLive, EngineReading, Gpu, GpuNode, Host, Part, Target  # noqa: E402
+from gputop_llm.model.limits import EngineLimits  # noqa: E402
 from gputop_llm.model.symptom import Severity, SymptomReport  # noqa: E402
 from gputop_llm.report import jsonform  # noqa: E402
 
@@ -61,6 +62,7 @@ _ENGINE: tuple[tuple[str, Any], ...] = (
     ("total", EngineLive | None),
     ("models", tuple[EngineLive, ...] | None),
     ("ranks", tuple[EngineLive, ...] | None),
+    ("limits", EngineLimits | None),
 )
 
 
@@ -70,6 +72,7 @@ _ALIKE_BELOW = (
     "engines[].ranks[].",
     f"{_TOTAL}latency.<latency>.p95.",
     f"{_TOTAL}latency.<latency>.p99.",
+    "engines[].limits.mfu.",
     "gpus[].mig_instances[].processes[].",
     "sources.host.",
     "sources.targets.",

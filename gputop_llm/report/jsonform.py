@@ -83,6 +83,7 @@ def _engine(engine: EngineFrame) -> dict[str, Any]:
         "total": None if window is None else plain(window.total),
         "models": None if window is None else plain(window.models),
         "ranks": None if window is None else plain(window.ranks),
+        "limits": plain(engine.limits),
     }
 
 

@@ -77,7 +77,8 @@ def test_own_context_switches_are_counted():
 
 
 def test_two_programs_on_one_cpu_wait_for_it_half_of_the_time():
-    spin = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nprint('ready', flush=True)\nwhile True: pass"
+    one_cpu = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    spin = f"import os\n{one_cpu}\nprint('ready', flush=True)\nwhile True: pass"
     children = [subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         for child in children:
