@@ -20,6 +20,8 @@ from gputop_llm.tui.draw import Block, Line, Run, fit, plain
 if TYPE_CHECKING:
     from gputop_llm.tui.app import MonitorApp
 
+WHEEL_ROWS = 3
+
 _NO_ROW: tuple[Run, ...] = ()
 
 
