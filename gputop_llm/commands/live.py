@@ -51,6 +51,7 @@ def session_on(config: Config, arguments: Namespace, scenario: str | None, why: 
 
     Raises:
         UsageError: there is no such scenario.
+        GputopError: the simulated node can't be started.
     """
     from gputop_llm import node
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import signal
 import threading
@@ -29,6 +30,8 @@ from gputop_llm.tui.seen import Seen
 from gputop_llm.tui.skin import Skin
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import seconds
+
+log = logging.getLogger(__name__)
 
 # How often a display that gets no frames says how old it is.
 STALL_CHECK_S = 2.0
@@ -94,6 +97,13 @@ class MonitorApp(App[int], inherit_bindings=False):
         self._message: str | None = None
         self._picker_offered = False
         self.view = View(None, self._trails, self._state())
+        self.failed = False
+
+    def _fatal_error(self) -> None:
+        """Ends the app after a bug. Textual would print a traceback with all local values, secrets among them."""
+        log.error("the display failed", exc_info=self._exception)
+        self.failed = True
+        self._close_messages_no_wait()
 
     # -- life ------------------------------------------------------------------
 
@@ -339,10 +349,17 @@ def run(session: Session, config: Config) -> int:
 
     Raises:
         UsageError: standard input, output and error are not all a terminal that can place the cursor.
+        GputopError: the display failed.
     """
     app = MonitorApp(session, config, terminal.check(os.environ, config))
     try:
         code = app.run()
     finally:
         stop_session(session)
+    if app.failed:
+        raise GputopError(
+            "the display failed",
+            "a bug in this program",
+            "the log has the details; `gputop-llm snapshot` needs no display",
+        )
     return code if code is not None else app.return_code or 0

@@ -19,7 +19,7 @@ _ROLES: dict[str, tuple[bool, bool, bool, int | None, str | None]] = {
     "track": (False, True, False, 242, None),
     "busy": (False, False, False, None, None),
     "work": (False, False, False, 33, "cyan"),
-    "mem": (False, False, False, 67, "blue"),
+    "mem": (False, False, False, 67, None),
     "warn": (True, False, False, 202, "yellow"),
     "good": (False, False, False, 33, "cyan"),
     "key": (True, False, False, None, None),

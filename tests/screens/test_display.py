@@ -47,7 +47,7 @@ async def test_a_session_that_stalls_shows_how_old_the_display_is(running):
         it.session.clock.forward(95)
         it.app._check_stall()
         await it.pilot.pause()
-        assert "NO NEW DATA for 95.0 s" in screen_lines(it.app)[-1]
+        assert "NO NEW DATA for 1 m 35 s" in screen_lines(it.app)[-1]
         await it.tick(100)
         assert "NO NEW DATA" not in screen_text(it.app)
 
@@ -56,7 +56,7 @@ async def test_the_age_of_a_paused_display_grows(running):
     async with running(frames.one_gpu_loaded()) as it:
         await it.press("space")
         await it.tick(42)
-        assert "PAUSED 42.0 s" in screen_lines(it.app)[-1]
+        assert "PAUSED 42 s" in screen_lines(it.app)[-1]
 
 
 async def test_a_pause_outlasts_a_change_of_screen_and_of_size(running):
@@ -200,6 +200,36 @@ async def test_the_wheel_scrolls(running):
         assert screen_lines(it.app)[1] == top[4]
 
 
+async def test_the_wheel_scrolls_a_list_and_leaves_the_cursor(running):
+    async with running(frames.markup_in_names()) as it:
+        await it.press("4")
+        rows = it.app.screen.rows
+        before, cursor = screen_lines(it.app), rows.cursor
+        rows.post_message(MouseScrollDown(rows, 5, 5, 0, 1, 0, False, False, False, 5, 5))
+        await it.pilot.pause()
+        assert screen_lines(it.app)[2] == before[5]
+        assert rows.cursor == cursor
+
+
+async def test_notes_that_do_not_fit_are_counted_and_saved(running, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(frames.markup_in_names()) as it:
+        await it.press("4")
+        assert "and 2 more lines: x saves them all" in screen_text(it.app)
+        await it.press("x")
+        (file,) = tmp_path.iterdir()
+        for name in frames.markup_names():
+            assert f"note on {name}" in file.read_text(encoding="utf-8")
+
+
+async def test_a_long_model_name_is_cut_not_left_out(running):
+    base = frames.one_gpu_loaded()
+    long = frames.target(model="organisation/" + "a-very-long-model-name-" * 5)
+    async with running(replace(base, targets=frames.part(TargetList((long,))))) as it:
+        assert "organisation/a-very-long-" in screen_lines(it.app)[0]
+        assert "pid 600" in screen_lines(it.app)[0]
+
+
 async def test_a_value_that_can_t_be_drawn_does_not_end_the_watch(running, caplog):
     async with running(frames.one_gpu_loaded()) as it:
         broken = replace(it.session.latest.gpus, value=frames.node([replace(frames.h200(), name=7)]))
@@ -236,3 +266,19 @@ async def test_a_frame_is_drawn_within_its_budget(running):
             it.session.push(step)
             it.app._refresh_view()
         assert (time.thread_time() - began) / 30 < 0.025
+
+
+async def test_a_bug_ends_the_display_with_no_traceback_on_the_terminal(running, caplog):
+    async def run_into_a_bug(seen):
+        async with running(frames.one_gpu_loaded()) as it:
+            seen.append(it.app)
+            it.app.call_later(lambda: 1 / 0)
+            await it.pilot.pause()
+
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        await run_into_a_bug(seen)
+    (app,) = seen
+    assert app.failed
+    assert not app._exit_renderables
+    assert "the display failed" in caplog.text

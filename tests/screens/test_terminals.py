@@ -39,8 +39,10 @@ def has_colour(code: str) -> bool:
     return any(30 <= n <= 38 or 40 <= n <= 48 or 90 <= n <= 107 for n in numbers)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (60, 15)])
-@pytest.mark.parametrize("build", ALL)
+@pytest.mark.parametrize(
+    ("build", "size"),
+    [*((build, (80, 24)) for build in ALL), *((frames.eight_gpus, size) for size in ((120, 40), (200, 60), (60, 15)))],
+)
 async def test_ascii_mode_draws_nothing_but_ascii(running, build, size):
     async with running(build(), size, Terminal(16, True)) as it:
         for key in KEYS:

@@ -106,7 +106,7 @@ def _no_engine(frame: Frame, width: int, height: int) -> Block:
     else:
         lines = [
             rule([("Engine", "title")], width),
-            [("no LLM engine is running on this node that can be seen from here", "dim")],
+            [("no LLM engine can be seen running on this node", "dim")],
             [("a remote or hidden one: ", "dim"), ("gputop-llm --url http://HOST:PORT", "")],
         ]
     return Block(lines[:height], keys)

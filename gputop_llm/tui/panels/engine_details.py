@@ -100,9 +100,9 @@ def _section(title: str, width: int) -> Line:
     return rule([(title, "title")], width)
 
 
-def _pair(label: str, text: str, width: int) -> list[Line]:
+def _pair(label: str, text: str, width: int, role: str = "") -> list[Line]:
     head = pad(label, LABEL)
-    rows = wrapped(text, max(width - LABEL, 10)) or [[("", "")]]
+    rows = wrapped(text, max(width - LABEL, 10), role) or [[("", "")]]
     return [[(head if at == 0 else " " * LABEL, "dim"), *row] for at, row in enumerate(rows)]
 
 
@@ -112,10 +112,7 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     lines = [_section("Endpoint", width)]
     lines += _pair("address", printable(engine.url), width)
     if scrape.error is not None:
-        lines += [
-            [(pad("error", LABEL), "dim"), *row]
-            for row in wrapped(f"▲ {printable(scrape.error)}", width - LABEL, "warn")
-        ]
+        lines += _pair("error", f"▲ {printable(scrape.error)}", width, "warn")
     age, took = seconds(scrape.age_s), seconds(scrape.took_s)
     lines += _pair(
         "last good answer",
@@ -125,10 +122,7 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     if reading is None:
         return lines
     if reading.problem is not None:
-        lines += [
-            [(pad("problem", LABEL), "dim"), *row]
-            for row in wrapped(f"▲ {printable(reading.problem)}", width - LABEL, "warn")
-        ]
+        lines += _pair("problem", f"▲ {printable(reading.problem)}", width, "warn")
     version = reading.version or (target.version if target else None)
     lines += _pair("engine", f"{engine_name(reading.engine)} {printable(version or '(version unknown)')}", width)
     models = sorted({s.model for s in reading.series if s.model is not None})

@@ -137,8 +137,6 @@ SECTIONS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         ),
     ),
 )
-# Fields with a section of their own below.
-LISTED_APART = ("throttle", "xids", "mig_instances", "processes", "gpm", "missing")
 
 
 def gpu_details(frame: Frame, gpu: Gpu, width: int) -> list[Line]:
