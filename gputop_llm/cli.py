@@ -18,11 +18,15 @@ INTERRUPTED = 130
 _EXIT_CODES = """\
 exit codes: 0 fine; 1 failed; 2 wrong usage; 3 no GPU and no engine, or not the one asked for;
 4 partial: something that should be readable was not (standard error says what)
+`check` has its own: 0 fine or notes only; 1 warning; 2 critical; 3 can't tell, whatever the reason
 """
+_CHECK_CANT_TELL = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. No traceback reaches the user."""
+    # Whoever reads the code of `check` takes 1 and 2 for symptoms.
+    is_check = "check" in (sys.argv[1:] if argv is None else argv)
     try:
         arguments = _parser().parse_args(argv)
         return int(importlib.import_module(f"gputop_llm.commands.{arguments.command}").run(arguments))
@@ -34,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except GputopError as failure:
         _complain(failure.sentence())
-        return failure.exit_code
+        return _CHECK_CANT_TELL if is_check else failure.exit_code
     except Exception as failure:  # noqa: BLE001 - the last place that can turn a bug into a sentence
         from gputop_llm.commands.logs import record
 
         _complain(f"gputop-llm failed: {type(failure).__name__}: {failure}; {record(failure)}")
-        return ExitCode.FAILED
+        return _CHECK_CANT_TELL if is_check else ExitCode.FAILED
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,14 +54,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, todo=f"`{self.prog} --help` shows what there is")
 
 
-class _NoKey(argparse.Action):
-    """`--api-key KEY`, which must not be."""
+class _NoSecret(argparse.Action):
+    """`--api-key KEY` and `--webhook URL`, which must not be."""
 
     def __call__(self, *_: object) -> NoReturn:
+        flag = self.option_strings[0]
         raise UsageError(
-            "--api-key is not taken",
+            f"{flag} is not taken",
             "every user of this node can read a command line",
-            "set GPUTOP_LLM_API_KEY, or name a file with --api-key-file; and replace the key that was just shown",
+            f"set GPUTOP_LLM_{self.dest.upper()}, or name a file with {flag}-file; "
+            "and replace the secret that was just shown",
         )
 
 
@@ -87,7 +93,35 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("--count", type=_positive, metavar="N", help="end after N lines")
     watch.set_defaults(command="watch")
 
-    for command in (snapshot, watch):
+    check = commands.add_parser(
+        "check",
+        help="one line per symptom, exit code by severity; for cron, Nagios, probes",
+        description="Watches for some seconds, prints one line per symptom, ends with an exit code by severity:\n"
+        "0 nothing or notes only; 1 warning; 2 critical; 3 can't tell.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("--json", action="store_true", help="JSON instead of lines (docs/headless.md)")
+    check.add_argument(
+        "--for", dest="for_s", type=_seconds, metavar="SECONDS", default=15.0, help="how long to watch; default: 15"
+    )
+    check.add_argument(
+        "--severity",
+        choices=("note", "warning", "critical"),
+        default="note",
+        help="the least that is printed and counts; default: note",
+    )
+    check.set_defaults(command="check")
+
+    gpus = commands.add_parser(
+        "gpus",
+        help="what NVIDIA GPUs can do at most, with sources",
+        description="Prints memory, bandwidth, dense peaks, power and links of NVIDIA GPUs; with a name all of it.",
+    )
+    gpus.add_argument("name", nargs="*", metavar="NAME", help='all figures of what is called so: h100, "RTX 4090"')
+    gpus.add_argument("--json", action="store_true", help="JSON instead of text")
+    gpus.set_defaults(command="gpus")
+
+    for command in (snapshot, watch, check):
         command.add_argument("--demo", metavar="SCENARIO", help="of a simulated node")
 
     demo = commands.add_parser(
@@ -97,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--list", action="store_true", help="list the scenarios")
     demo.set_defaults(command="demo")
 
-    for command in (snapshot, watch, demo):
+    for command in (snapshot, watch, check, demo):
         simulated = command.add_argument_group("simulated node")
         simulated.add_argument(
             "--seed", type=_integer, default=7, help="the same seed gives the same traffic; default: 7"
@@ -120,10 +154,18 @@ def _live(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--window", dest="window_s", metavar="SECONDS", help="of rates and quantiles; default: 10")
     group.add_argument("--api-key-file", metavar="FILE", help="has the engine's API key (or: GPUTOP_LLM_API_KEY)")
-    group.add_argument("--api-key", action=_NoKey, nargs="?", help=argparse.SUPPRESS)
+    group.add_argument("--api-key", action=_NoSecret, nargs="?", help=argparse.SUPPRESS)
     group.add_argument("--ca-file", metavar="FILE", help="authorities to trust for https, in PEM")
     group.add_argument("--config", metavar="FILE", help="settings in TOML instead of the user's own file")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII only")
+    group = parser.add_argument_group("symptoms", argument_default=argparse.SUPPRESS)
+    group.add_argument("--slo-ttft", dest="slo_ttft_s", metavar="SECONDS", help="that p95 TTFT should keep to")
+    group.add_argument("--slo-tpot", dest="slo_tpot_s", metavar="SECONDS", help="so with p95 time per output token")
+    group.add_argument("--params", metavar="N", help="the model's size for MBU and MFU, read whole each step: 8B")
+    group.add_argument("--bytes-per-param", metavar="BYTES", help="that each takes; both win over its config.json")
+    group.add_argument("--exec", metavar="COMMAND", help="run it on raise and clear (docs/headless.md)")
+    group.add_argument("--webhook-file", metavar="FILE", help="has the URL to post to (or: GPUTOP_LLM_WEBHOOK)")
+    group.add_argument("--webhook", action=_NoSecret, nargs="?", help=argparse.SUPPRESS)
 
 
 def _positive(text: str) -> int:
@@ -134,6 +176,16 @@ def _count(text: str, least: int = 0) -> int:
     number = _integer(text)
     if number < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 1 <= number <= 3600:
+        raise argparse.ArgumentTypeError(f"must be between 1 and 3600 s, got {text!r}")
     return number
 
 

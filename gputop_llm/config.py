@@ -6,9 +6,11 @@ Each value knows where it came from, so that the screen and JSON can say so.
 from __future__ import annotations
 
 import importlib
+import math
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,10 @@ class Config:
     """What the user asked for.
 
     The API key is never a flag: a command line is readable by every user of the node.
-    `api_key` comes from GPUTOP_LLM_API_KEY, or from the file named by `api_key_file`.
+    `api_key` comes from GPUTOP_LLM_API_KEY, or from the file named by `api_key_file`; so with `webhook`, whose
+    address often is a secret: it is the text of that variable or file.
+    `params` and `bytes_per_param` say what of a model its config.json does not, or says wrongly.
+    `thresholds` are the rules' own, by name, from the table of that name in the config file.
     """
 
     period_s: float = 1.0
@@ -38,6 +43,14 @@ class Config:
     api_key_file: str | None = None
     ca_file: str | None = None
     ascii: bool = False
+    params: float | None = None
+    bytes_per_param: float | None = None
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    exec: str | None = None
+    webhook: str | None = field(default=None, repr=False)
+    webhook_file: str | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,10 +64,21 @@ _TYPES: dict[str, type] = {
     "api_key_file": str,
     "ca_file": str,
     "ascii": bool,
+    "params": float,
+    "bytes_per_param": float,
+    "slo_ttft_s": float,
+    "slo_tpot_s": float,
+    "exec": str,
+    "webhook": str,
+    "webhook_file": str,
 }
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
-_ENV_ONLY = {"api_key"}
+# "8B", "70.6 b", "671e9".
+_PARAMS = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT])", re.IGNORECASE)
+_PARAM_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_ENV_ONLY = {"api_key", "webhook"}
 _FLAG_ONLY = {"pid"}
+_THRESHOLDS = "thresholds"
 # What a path or a file of the user's may bring: no home directory to expand, a null byte, no UTF-8.
 _UNREADABLE = (OSError, RuntimeError, ValueError)
 
@@ -87,8 +111,11 @@ def load(
 
     if file is not None:
         for name, raw in _read_file(file, must_exist).items():
+            if name == _THRESHOLDS:
+                values[name], origins[name] = dict(_thresholds(raw, str(file))), str(file)
+                continue
             if name not in _TYPES or name in _ENV_ONLY | _FLAG_ONLY:
-                known = ", ".join(sorted(set(_TYPES) - _ENV_ONLY - _FLAG_ONLY))
+                known = ", ".join(sorted({*_TYPES, _THRESHOLDS} - _ENV_ONLY - _FLAG_ONLY))
                 raise UsageError(f"unknown setting '{name}' in {file}", todo=f"known settings: {known}")
             take(name, raw, str(file))
     for name in _TYPES:
@@ -98,9 +125,10 @@ def load(
     for name, raw in flags.items():
         if name in _TYPES and raw is not None:
             take(name, raw, f"--{name.removesuffix('_s').replace('_', '-')}")
-    if "api_key" not in values and "api_key_file" in values:
-        values["api_key"] = _read_key(values["api_key_file"])
-        origins["api_key"] = origins["api_key_file"]
+    for name, what in (("api_key", "the API key"), ("webhook", "the webhook")):
+        if name not in values and f"{name}_file" in values:
+            values[name] = _read_secret(values[f"{name}_file"], what)
+            origins[name] = origins[f"{name}_file"]
     _check_ranges(values, origins)
     _check_key(values, origins)
     _check_url(values, origins)
@@ -111,6 +139,8 @@ def load(
 
 def _convert(name: str, raw: Any, origin: str) -> Any:
     wanted = _TYPES[name]
+    if name == "params" and isinstance(raw, str) and (found := _PARAMS.fullmatch(raw.strip())):
+        return float(found[1]) * _PARAM_UNITS[found[2].upper()]
     if wanted is bool and isinstance(raw, str):
         if raw.lower() in {"1", "true", "yes", "on"}:
             return True
@@ -126,6 +156,19 @@ def _convert(name: str, raw: Any, origin: str) -> Any:
     raise UsageError(f"{origin}: {name} must be {_TYPE_NAMES[wanted]}", f"got {raw!r}")
 
 
+def _thresholds(table: Any, origin: str, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Names and numbers of the table; `ttft-high.slo_s = 1`, with or without quotes around the name."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{origin}: {prefix.rstrip('.') or _THRESHOLDS} must be a table of numbers", f"got {table!r}")
+    for name, raw in table.items():
+        if isinstance(raw, dict):
+            yield from _thresholds(raw, origin, f"{prefix}{name}.")
+        elif type(raw) in (int, float) and math.isfinite(raw):
+            yield prefix + name, float(raw)
+        else:
+            raise UsageError(f"{origin}: the threshold {prefix}{name} must be a number", f"got {raw!r}")
+
+
 def _check_ranges(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     period = values.get("period_s")
     if period is not None and not MIN_PERIOD_S <= period <= 3600:
@@ -135,6 +178,12 @@ def _check_ranges(values: Mapping[str, Any], origins: Mapping[str, str]) -> None
     window = values.get("window_s")
     if window is not None and not 1 <= window <= 600:
         raise UsageError(f"{origins['window_s']}: the window must be between 1 s and 600 s", f"got {window}")
+    for name in ("slo_ttft_s", "slo_tpot_s"):
+        if values.get(name) is not None and not 0 < values[name] < 3600:
+            raise UsageError(f"{origins[name]}: an SLO must be above 0 s and below 3600 s", f"got {values[name]}")
+    for name, low, high in (("params", 1e5, 1e14), ("bytes_per_param", 0.1, 8.0)):
+        if values.get(name) is not None and not low <= values[name] <= high:
+            raise UsageError(f"{origins[name]}: {name} must be between {low:g} and {high:g}", f"got {values[name]}")
     for name in ("pid", "gpu"):
         if values.get(name) is not None and values[name] < 0:
             raise UsageError(f"{origins[name]}: {name} can't be negative", f"got {values[name]}")
@@ -210,11 +259,14 @@ def _read_file(file: Path, must_exist: bool) -> dict[str, Any]:
     return settings
 
 
-def _read_key(path: str) -> str:
+def _read_secret(path: str, what: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        secret = Path(path).expanduser().read_text(encoding="utf-8").strip()
     except _UNREADABLE as error:
-        raise UsageError(f"cannot read the API key from {path}", _why(error)) from None
+        raise UsageError(f"cannot read {what} from {path}", _why(error)) from None
+    if not secret:
+        raise UsageError(f"cannot read {what} from {path}", "the file is empty")
+    return secret
 
 
 def _why(error: Exception) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop_llm.config import Config
-from gputop_llm.model import EngineReading, GpuNode, Host, TargetList, TargetProcess
+from gputop_llm.model import EngineReading, GpuNode, Host, Target, TargetList, TargetProcess
+from gputop_llm.modelmath import ServedModel
 from gputop_llm.session import Sources
 from gputop_llm.sources.base import Source
 
@@ -33,7 +34,12 @@ def real_sources(config: Config) -> Sources:
 
         return HostSource(watch)
 
-    return Sources(gpus, discovery, host, _metrics(config))
+    def model(target: Target) -> ServedModel:
+        from gputop_llm.sources.model_config import ModelConfigReader
+
+        return ModelConfigReader().read(target)
+
+    return Sources(gpus, discovery, host, _metrics(config), model)
 
 
 def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
@@ -42,11 +48,14 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
     Args:
         why: why it is simulated, to be said beside what is simulated.
     """
+    from gputop_llm.demo.model import served_model
+
     return Sources(
         gpus=node.gpu_source,
         discovery=lambda _newest: node.discovery_source(),
         host=node.host_source,
         metrics=_metrics(config),
+        model=served_model,
         simulated=f"{node.label}; {why}" if why else node.label,
     )
 

@@ -22,6 +22,13 @@ def log_file() -> Path | None:
     return _below(user_state_path, "gputop-llm.log")
 
 
+def baselines_folder() -> Path | None:
+    """Where what was learnt of engines is kept, made when something is first stored; None as for `config_file`."""
+    from platformdirs import user_state_path
+
+    return _below(user_state_path, "baselines")
+
+
 def _below(folder: Callable[[str], Path], name: str) -> Path | None:
     """A user ID that is in no passwd (`docker run --user`) may have no HOME either."""
     try:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
+from gputop_llm.diagnosis import Diagnosis
 from gputop_llm.errors import GputopError
 from gputop_llm.follow import Follower
 from gputop_llm.model import (
@@ -30,10 +31,12 @@ from gputop_llm.model import (
     TargetList,
     TargetProcess,
 )
+from gputop_llm.modelmath import ServedModel
 from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
 from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.window import EngineTracker
+from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
 
 log = logging.getLogger(__name__)
@@ -45,16 +48,22 @@ EVENT_SHOWN_S = 30.0
 FIRST_FRAME_S = 0.3
 # `stop` returns within a second, hung sources or not.
 STOP_S = 0.8
+# What is always left for storing what was learnt.
+LAST_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """How to make each source of this node. `simulated` is the label of a demo, else None."""
+    """How to make each source of this node.
+
+    `model` says what an engine serves and may take for ever. `simulated` is the label of a demo, else None.
+    """
 
     gpus: Callable[[], Source[GpuNode]]
     discovery: Callable[[Callable[[], GpuNode | None]], Source[TargetList]]
     host: Callable[[Callable[[], tuple[TargetProcess, ...]]], Source[Host]]
     metrics: Callable[[str], Source[EngineReading]]
+    model: Callable[[Target], ServedModel] | None = None
     simulated: str | None = None
 
 
@@ -112,6 +121,9 @@ class Session:
         sources: how to reach the node.
         clock: time, for tests.
 
+    Raises:
+        UsageError: a threshold, command or webhook of the settings can't be used.
+
     `history` may be read at any time from any thread.
     """
 
@@ -120,6 +132,8 @@ class Session:
         self.sources = sources
         self.clock = clock or SystemClock()
         self.history = History()
+        self._served = ServedModels(sources.model, config, self.history, self.clock)
+        self._diagnosis = Diagnosis(config, self.history, sources.simulated)
         self.period_s = config.period_s
         self._follower = Follower(config)
         self._events: deque[_Event] = deque(maxlen=100)
@@ -163,6 +177,7 @@ class Session:
             self._thread.join(STOP_S)
         for poller in pollers:
             poller.stop(wait_s=max(0.0, until - time.monotonic()))
+        self._diagnosis.close(max(LAST_S, until - time.monotonic()))
 
     def attach(self, key: str) -> None:
         """Makes a target of the newest frame the focus, and follows it through restarts."""
@@ -251,8 +266,12 @@ class Session:
                 simulated=self.sources.simulated,
                 notes=tuple(event.text for event in self._events if now - event.at_mono_s < EVENT_SHOWN_S),
             )
-            self._latest = frame
+        frame = self._served.limits(frame)
         self.history.append(frame)
+        # The first frame is to be on the screen at once, and has little to judge; loading the rules takes a while.
+        if frame.seq > 1:
+            frame = self._diagnosis.of(frame)
+        self._latest = frame
         if self._on_frame is not None:
             self._on_frame(frame)
         return frame
@@ -306,8 +325,10 @@ class Session:
     def _discovered(self, _found: TargetList | None) -> None:
         with self._lock:
             stale = self._follow()
+            targets = self._targets()
         for engine in stale:
             engine.poller.ask_to_stop()
+        self._served.look(targets)
         self._watch_closely()
         self._first_poll(None)
 

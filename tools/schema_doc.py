@@ -19,13 +19,15 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from gputop_llm.model import EngineLive, EngineReading, Gpu, GpuNode, Host, Part, Target  # noqa: E402
+from gputop_llm.model.limits import EngineLimits  # noqa: E402
+from gputop_llm.model.symptom import Severity, SymptomReport  # noqa: E402
 from gputop_llm.report import jsonform  # noqa: E402
 
 DOC = ROOT / "docs" / "headless.md"
 LOCK = ROOT / "tests" / "cli" / f"schema-{jsonform.SCHEMA}.txt"
 BEGIN, END = "<!-- schema: written by tools/schema_doc.py -->", "<!-- end of schema -->"
 
-_NAMES = {str: "string", float: "number", int: "integer", bool: "boolean"}
+_NAMES = {str: "string", float: "number", int: "integer", bool: "boolean", Severity: "string"}
 # What the keys of a mapping stand for.
 _KEYS = {
     "missing": "field",
@@ -33,6 +35,7 @@ _KEYS = {
     "finished_per_s": "reason",
     "latency": "latency",
     "cache_config": "setting",
+    "flags": "engine",
 }
 _TOP: tuple[tuple[str, Any], ...] = (
     ("schema", int),
@@ -44,6 +47,7 @@ _TOP: tuple[tuple[str, Any], ...] = (
     ("simulated", str | None),
     ("focus", str | None),
     ("notes", tuple[str, ...]),
+    ("symptoms", SymptomReport | None),
     ("node", GpuNode | None),
     ("gpus", tuple[Gpu, ...] | None),
     ("host", Host | None),
@@ -58,6 +62,7 @@ _ENGINE: tuple[tuple[str, Any], ...] = (
     ("total", EngineLive | None),
     ("models", tuple[EngineLive, ...] | None),
     ("ranks", tuple[EngineLive, ...] | None),
+    ("limits", EngineLimits | None),
 )
 
 
@@ -67,9 +72,12 @@ _ALIKE_BELOW = (
     "engines[].ranks[].",
     f"{_TOTAL}latency.<latency>.p95.",
     f"{_TOTAL}latency.<latency>.p99.",
+    "engines[].limits.mfu.",
     "gpus[].mig_instances[].processes[].",
     "sources.host.",
     "sources.targets.",
+    "symptoms.held_back[].",
+    "symptoms.pending[].",
 )
 _REMARKS = {
     "schema": "1",
@@ -81,6 +89,32 @@ _REMARKS = {
     "simulated": "a sentence if all of this is a demo; null if it is real",
     "focus": "the `key` of the target that is attached to",
     "notes": "what happened in the last 30 s: attached, exited, came back",
+    "symptoms": "what the rules say (docs/symptoms.md); null if they failed",
+    "symptoms.active": "raised, in the order to read: each root, worst first, followed by what it explains",
+    "symptoms.active[].id": "the rule",
+    "symptoms.active[].subject.key": "`gpu:<index>`, `engine:<key of the target>`, `.../rank:<rank>`, `node`, ...",
+    "symptoms.active[].severity": "`note` (nothing is wrong), `warning` or `critical`",
+    "symptoms.active[].evidence[].text": "instead of a number, or with bounds",
+    "symptoms.active[].evidence[].threshold": "what the value was compared with",
+    "symptoms.active[].evidence[].missing": "why the value is null",
+    "symptoms.active[].causes": "in the order to check",
+    "symptoms.active[].advice[].flags.<engine>": "the exact flag or setting of that engine",
+    "symptoms.active[].next_capture": "`nsys`, `kineto`, `native`, `ncu`, `py-spy`; what would prove or refute it",
+    "symptoms.active[].agreeing": "of `signals` independent ones",
+    "symptoms.active[].since_s": "from when on its condition held; seconds since 1970",
+    "symptoms.active[].trend": "of its figure over a minute: `rising`, `steady` or `falling`",
+    "symptoms.active[].root": "the `key` of the symptom that explains it; null for a root",
+    "symptoms.active[].key": "names it while it lasts",
+    "symptoms.active[].confidence": "`high`, `medium` or `low`",
+    "symptoms.held_back": "as `active`: not raised although they hold; `held_back` says why",
+    "symptoms.cant_tell": "rules that can't judge a subject",
+    "symptoms.cant_tell[].needs": "what it would take",
+    "symptoms.overridden": "thresholds that are not the default, with their origin",
+    "symptoms.pending": "as `active`: conditions that hold, but not yet for as long as it takes",
+    "symptoms.log": "when symptoms were raised within the last hour, 100 at most, oldest first",
+    "symptoms.judged": "answers that were not `can't tell`",
+    "symptoms.log[].severity": "the worst that it was",
+    "symptoms.log[].until_s": "null while it still is raised",
     "node.problem": "why no GPU can be read",
     "gpus": "null when GPUs can't be read: `node.problem` or `sources.gpus.error` says why",
     "gpus[].index": "as NVML counts",

@@ -14,10 +14,10 @@ def run(arguments: Namespace) -> int:
     Raises:
         UsageError: there is no such scenario, or no terminal.
     """
-    from gputop_llm.demo.scenarios import SCENARIOS, scenario
+    from gputop_llm.demo.scenarios import listing, scenario
 
     if arguments.list:
-        output.write_text("".join(f"{name:14} {SCENARIOS[name].about}\n" for name in SCENARIOS))
+        output.write_text(listing())
         return ExitCode.OK
     scenario(arguments.demo)
     return tui.run(arguments, arguments.demo)

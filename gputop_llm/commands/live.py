@@ -5,11 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gputop_llm import paths
 from gputop_llm.commands import logs
 from gputop_llm.config import Config, load
+from gputop_llm.errors import UsageError
 from gputop_llm.session import Session
 
 AUTO_DEMO = "no GPU and no engine was found here"
@@ -25,6 +27,19 @@ def settings(arguments: Namespace) -> Config:
     given = getattr(arguments, "config", None)
     file = Path(given) if given else paths.config_file()
     return load(vars(arguments), file=file, must_exist=given is not None)
+
+
+def short_settings(arguments: Namespace) -> Config:
+    """The settings of a command that ends too soon to tell anybody of what is raised and cleared.
+
+    Raises:
+        UsageError: as `settings`, or it is asked to tell somebody.
+    """
+    config = settings(arguments)
+    for flag in ("--exec", "--webhook-file"):
+        if flag in config.origins.values():
+            raise UsageError(f"{arguments.command} takes no {flag}", "it ends too soon", "use it with watch")
+    return replace(config, exec=None, webhook=None)
 
 
 @contextmanager

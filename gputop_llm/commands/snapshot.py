@@ -9,7 +9,7 @@ from argparse import Namespace
 from dataclasses import replace
 
 from gputop_llm.commands import output
-from gputop_llm.commands.live import session_on, settings
+from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.config import Config
 from gputop_llm.model import Frame
 from gputop_llm.node import driver_here
@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
     Raises:
         UsageError: a setting can't be used, or there is no such scenario.
     """
-    config = settings(arguments)
+    config = short_settings(arguments)
     # The window reaches back over everything that is sampled.
     config = replace(config, window_s=max(config.window_s, config.period_s + 1.0))
     with session_on(config, arguments, arguments.demo) as session:

@@ -9,12 +9,15 @@ which it began to decode.
 from __future__ import annotations
 
 import heapq
+import math
+import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gputop_llm.demo.kvpool import KvPool
 from gputop_llm.demo.observations import Observations
+from gputop_llm.demo.pace import USUAL, Pace
 from gputop_llm.demo.requests import Arrival, Limits, Request
 from gputop_llm.demo.roofline import StepCost, Work
 
@@ -24,13 +27,18 @@ FROM_ENGINE_S = 0.001
 
 @dataclass(slots=True)
 class _Step:
-    """A step under way: nothing of it is seen before `end_s`."""
+    """A step under way: nothing of it is seen before `end_s`.
+
+    Each decoding request gains `gain` tokens in it, for which `taken` blocks were reserved.
+    """
 
     start_s: float
     end_s: float
     work: Work
     decodes: int
     prefills: list[tuple[Request, int]]
+    gain: int = 1
+    taken: int = 0
     queries: int = 0
     hits: int = 0
 
@@ -53,21 +61,33 @@ class Engine:
         cost: what a step takes.
         arrivals: requests by rising `at_s`; may be endless.
         start_s: simulated time at which the engine begins, idle.
+        pace: the pace of a step that begins at a time, and when that pace ends.
+        dice: for speculative decoding.
 
     `seen` is what it counts, as of `now_s`. A request is always in exactly one of `waiting`,
     running, or finished.
     """
 
-    def __init__(self, limits: Limits, cost: StepCost, arrivals: Iterator[Arrival], start_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        cost: StepCost,
+        arrivals: Iterator[Arrival],
+        start_s: float = 0.0,
+        pace: Callable[[float], tuple[Pace, float]] = lambda _at_s: (USUAL, math.inf),
+        dice: random.Random | None = None,
+    ) -> None:
         self.limits = limits
         self.cost = cost
         self.now_s = start_s
         self.pool = KvPool(limits.num_gpu_blocks, limits.block_size)
-        self.seen = Observations(limits.max_model_len)
+        self.seen = Observations(limits.max_model_len, limits.spec_tokens)
         self.waiting: deque[Request] = deque()
         self.arrived = 0
         self._arrivals = arrivals
         self._next = next(arrivals, None)
+        self._pace = pace
+        self._dice = dice or random.Random(0)
         self._decoding = _Decoding(block_due=[0] * limits.block_size)
         self._prefilling: Request | None = None
         self._step: _Step | None = None
@@ -118,10 +138,12 @@ class Engine:
     # -- the beginning of a step: scheduling --------------------------------
 
     def _begin_step(self) -> _Step | None:
-        preempted = self._make_room_for_decodes()
+        pace, pace_ends_s = self._pace(self.now_s)
+        gain = 1 + self._accepted(pace.acceptance)
+        taken, preempted = self._make_room_for_decodes(gain)
         decoding = self._decoding
         decodes = len(decoding.requests)
-        step = _Step(self.now_s, 0.0, Work(), decodes, [])
+        step = _Step(self.now_s, 0.0, Work(), decodes, [], gain, taken)
         budget = self.limits.max_num_batched_tokens - decodes
         if self._prefilling is not None:
             budget -= self._continue_prefill(step, self._prefilling, budget)
@@ -131,19 +153,34 @@ class Engine:
         if not decodes and not step.prefills:
             return None
         chunks = [(chunk, request.computed) for request, chunk in step.prefills]
-        step.work = self.cost.step(decodes, decoding.context_tokens + decodes, chunks)
-        step.end_s = self.now_s + step.work.elapsed_s
+        verified = 1 + self.limits.spec_tokens
+        work = pace.shape(self.cost.step(decodes, decoding.context_tokens + decodes, chunks, verified))
+        stands_s = pace_ends_s - self.now_s if pace.stands else 0.0
+        step.end_s = self.now_s + stands_s + work.elapsed_s
+        if pace.spins:
+            work.spin(stands_s)
+        step.work = work
         return step
 
-    def _make_room_for_decodes(self) -> bool:
-        """Takes the blocks that this step's decodes need; preempts the newest requests until they fit."""
-        decoding = self._decoding
-        due = self._tick % self.limits.block_size
-        preempted = False
-        while not self.pool.take(decoding.block_due[due]):
+    def _accepted(self, acceptance: float) -> int:
+        """How many drafted tokens the next step accepts; the same for all requests in it."""
+        for accepted in range(self.limits.spec_tokens):
+            if self._dice.random() >= acceptance:
+                return accepted
+        return self.limits.spec_tokens
+
+    def _make_room_for_decodes(self, gain: int) -> tuple[int, bool]:
+        """Takes the blocks that this step's decodes need; preempts the newest requests until they fit.
+
+        Returns how many blocks were taken, and whether a request was preempted.
+        """
+        size, preempted = self.limits.block_size, False
+        while True:
+            needed = sum(self._decoding.block_due[(self._tick + ahead) % size] for ahead in range(gain))
+            if self.pool.take(needed):
+                return needed, preempted
             self._preempt_newest()
             preempted = True
-        return preempted
 
     def _continue_prefill(self, step: _Step, request: Request, budget: int) -> int:
         chunk = min(request.tokens - request.computed, budget)
@@ -200,14 +237,12 @@ class Engine:
 
     def _finish_step(self, step: _Step) -> None:
         self._done.add(step.work)
-        self._tick += 1
         values, tallies = self.seen.values, self.seen.tallies
-        outputs = step.decodes
         if step.decodes:
             tallies["inter_token_latency_seconds"].observe(step.end_s - self._last_end_s, step.decodes)
-            self._decoding.context_tokens += step.decodes
+            self.seen.speculated(step.decodes, step.gain - 1)
         self._last_end_s = step.end_s
-        self._finish_decodes()
+        outputs = self._gain_tokens(step)
         self._prefilling = None
         prompt_computed = 0
         for request, chunk in step.prefills:
@@ -229,6 +264,19 @@ class Engine:
         values["num_requests_running"] = len(self._decoding.requests) + (self._prefilling is not None)
         values["num_requests_waiting"] = len(self.waiting)
         values["kv_cache_usage_perc"] = self.pool.usage
+
+    def _gain_tokens(self, step: _Step) -> int:
+        """Gives each decoding request its tokens; returns how many came out."""
+        decoding, unused, outputs = self._decoding, step.taken, 0
+        for _ in range(step.gain):
+            unused -= decoding.block_due[self._tick % self.limits.block_size]
+            self._tick += 1
+            outputs += len(decoding.requests)
+            decoding.context_tokens += len(decoding.requests)
+            self._finish_decodes()
+        # Of those that ended before the last token of the step.
+        self.pool.give(unused)
+        return outputs
 
     def _finish_decodes(self) -> None:
         decoding = self._decoding

@@ -119,6 +119,26 @@ VLLM_FAMILIES: tuple[Family, ...] = (
     ),
 )
 
+
+def speculative(spec_tokens: int) -> tuple[Family, ...]:
+    """The families that come first on the page of an engine that drafts `spec_tokens` tokens; none for 0."""
+    if not spec_tokens:
+        return ()
+    positions = " ".join(str(position) for position in range(spec_tokens))
+    return (
+        _one("spec_decode_num_drafts", "counter", "Number of spec decoding drafts."),
+        _one("spec_decode_num_draft_tokens", "counter", "Number of draft tokens."),
+        _one("spec_decode_num_accepted_tokens", "counter", "Number of accepted tokens."),
+        _by(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "counter",
+            "Accepted tokens per draft position.",
+            "position",
+            positions,
+        ),
+    )
+
+
 HTTP_TOTAL = "Total number of requests by method, status and handler."
 HTTP_FINE = "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. "
 HTTP_COARSE = "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. "

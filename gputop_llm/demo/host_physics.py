@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gputop_llm.demo.identity import EngineIdentity
@@ -21,36 +22,35 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What one engine did in the last `seconds`: the work of one of its GPUs, and requests that ended."""
+    """What one data-parallel rank did in the last `seconds`: the work of one of its GPUs, and requests that ended."""
 
-    identity: EngineIdentity
     work: Work
     finished: float
     seconds: float
-    jitter: float = 1.0
 
-    def loads(self) -> tuple[ProcessLoad, ...]:
-        """CPU of each of its processes."""
-        steps = self.work.steps / self.seconds
-        tokens = self.work.decode_tokens / self.seconds
-        requests = self.finished / self.seconds
-        api = 1.2 + 100 * self.jitter * (_API_S_PER_TOKEN * tokens + _API_S_PER_REQUEST * requests)
-        core = 0.6 + min(97.0, 100 * self.jitter * self.work.host_s / self.seconds)
-        spinning = 1.0 + min(98.0, 100 * self.work.elapsed_s / self.seconds)
-        loads = [
-            _load(self.identity.root_pid, "api-server", "vllm", api, 1.4, 41, 2.2 * steps + 40),
-            _load(self.identity.core_pid, "engine-core", "VLLM::EngineCor", core, 5.1, 108, 3.1 * steps + 20),
+
+def engine_loads(identity: EngineIdentity, drives: Sequence[Drive], jitter: float) -> tuple[ProcessLoad, ...]:
+    """CPU of each process of an engine, given what each of its ranks did; `jitter` is about 1."""
+    tokens = sum(drive.work.decode_tokens / drive.seconds for drive in drives)
+    requests = sum(drive.finished / drive.seconds for drive in drives)
+    steps = sum(drive.work.steps / drive.seconds for drive in drives)
+    api = 1.2 + 100 * jitter * (_API_S_PER_TOKEN * tokens + _API_S_PER_REQUEST * requests)
+    loads = [_load(identity.root_pid, "api-server", "vllm", api, 1.4, 41, 2.2 * steps + 40)]
+    for pid, drive in zip(identity.core_pids, drives, strict=True):
+        core = 0.6 + min(97.0, 100 * jitter * drive.work.host_s / drive.seconds)
+        steps = drive.work.steps / drive.seconds
+        loads.append(_load(pid, "engine-core", "VLLM::EngineCor", core, 5.1, 108, 3.1 * steps + 20))
+    if identity.tp > 1:
+        # A worker spins while it waits for the next step: a full core whenever the engine is busy at all.
+        spinning = 1.0 + min(98.0, 100 * drives[0].work.elapsed_s / drives[0].seconds)
+        loads += [
+            _load(pid, "worker", "VLLM::Worker_TP", spinning, 4.4, 96, 1.1 * steps + 10)
+            for pid in identity.gpu_pids.values()
         ]
-        if self.identity.tp > 1:
-            # A worker spins while it waits for the next step: a full core whenever the engine is busy at all.
-            loads += [
-                _load(pid, "worker", "VLLM::Worker_TP", spinning, 4.4, 96, 1.1 * steps + 10)
-                for pid in self.identity.gpu_pids.values()
-            ]
-        used = sum(load.cpu_pct or 0.0 for load in loads) / 100
-        path = f"/system.slice/demo-vllm-{self.identity.number}.service"
-        group = CgroupCpu(path, 2, None, round(used, 3), throttled_pct=None, throttled_s_per_s=0.0)
-        return tuple(replace(load, cgroup=group) for load in loads)
+    used = sum(load.cpu_pct or 0.0 for load in loads) / 100
+    path = f"/system.slice/demo-vllm-{identity.number}.service"
+    group = CgroupCpu(path, 2, None, round(used, 3), throttled_pct=None, throttled_s_per_s=0.0)
+    return tuple(replace(load, cgroup=group) for load in loads)
 
 
 def host(loads: tuple[ProcessLoad, ...], load_1m: float) -> Host:

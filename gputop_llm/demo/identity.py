@@ -17,22 +17,32 @@ ENGINE_VERSION = "0.32.0"
 NOTE = "simulated by gputop-llm demo: no such process exists"
 
 _PIDS_PER_ENGINE = 100
+_PIDS_PER_LIFE = 20
+_LIVES = _PIDS_PER_ENGINE // _PIDS_PER_LIFE
 _USER = "demo"
 _ACTIVATION_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """A simulated vLLM on `gpus`, tensor-parallel over them. `number` counts engines from 0."""
+    """A simulated vLLM on `gpus`: tensor-parallel over them, or with a data-parallel rank on each.
+
+    Args:
+        number: counts engines from 0.
+        ranks: data-parallel ranks; 1, or one per GPU.
+        life: counts its restarts.
+    """
 
     number: int
     gpus: tuple[int, ...]
     limits: Limits
     started_s: float
+    ranks: int = 1
+    life: int = 0
 
     @property
     def tp(self) -> int:
-        return len(self.gpus)
+        return len(self.gpus) // self.ranks
 
     @property
     def model(self) -> ModelSpec:
@@ -52,18 +62,19 @@ class EngineIdentity:
 
     @property
     def root_pid(self) -> int:
-        return FIRST_PID + _PIDS_PER_ENGINE * self.number
+        return FIRST_PID + _PIDS_PER_ENGINE * self.number + _PIDS_PER_LIFE * (self.life % _LIVES)
 
     @property
-    def core_pid(self) -> int:
-        return self.root_pid + 1
+    def core_pids(self) -> tuple[int, ...]:
+        """The engine core of each data-parallel rank."""
+        return tuple(self.root_pid + 1 + rank for rank in range(self.ranks))
 
     @property
     def gpu_pids(self) -> dict[int, int]:
-        """The process on each GPU: the engine core itself, or one worker per GPU."""
+        """The process on each GPU: an engine core itself, or one worker per GPU."""
         if self.tp == 1:
-            return {self.gpus[0]: self.core_pid}
-        return {gpu: self.core_pid + 1 + rank for rank, gpu in enumerate(self.gpus)}
+            return dict(zip(self.gpus, self.core_pids, strict=True))
+        return {gpu: self.core_pids[-1] + 1 + rank for rank, gpu in enumerate(self.gpus)}
 
     def argv(self, port: int) -> tuple[str, ...]:
         """The command line that would start it."""
@@ -71,26 +82,30 @@ class EngineIdentity:
             *("--max-model-len", str(self.limits.max_model_len)),
             *("--max-num-batched-tokens", str(self.limits.max_num_batched_tokens)),
         ]
+        if self.limits.max_num_seqs != Limits().max_num_seqs:
+            flags += ["--max-num-seqs", str(self.limits.max_num_seqs)]
         if self.tp > 1:
             flags += ["--tensor-parallel-size", str(self.tp)]
+        if self.ranks > 1:
+            flags += ["--data-parallel-size", str(self.ranks), "--api-server-count", "1"]
+        if self.limits.spec_tokens:
+            flags += [
+                "--speculative-config",
+                f'{{"method": "ngram", "num_speculative_tokens": {self.limits.spec_tokens}}}',
+            ]
         return ("/demo/venv/bin/vllm", "serve", self.model.name, "--port", str(port), *flags)
 
     def processes(self) -> tuple[TargetProcess, ...]:
         """Its processes as discovery lists them."""
-        core_alone = self.tp == 1
-        members = [
-            self._process(self.root_pid, 1, "api-server", "vllm"),
-            self._process(
-                self.core_pid,
-                self.root_pid,
-                "engine-core",
-                "VLLM::EngineCore",
-                gpu=self.gpus[0] if core_alone else None,
-            ),
-        ]
-        if not core_alone:
+        members = [self._process(self.root_pid, 1, "api-server", "vllm")]
+        for rank, pid in enumerate(self.core_pids):
+            name = f"DP{rank}" if self.ranks > 1 else None
+            title = f"VLLM::EngineCore_{name}" if name else "VLLM::EngineCore"
+            gpu = self.gpus[rank] if self.tp == 1 else None
+            members.append(self._process(pid, self.root_pid, "engine-core", title, name, gpu))
+        if self.tp > 1:
             members += [
-                self._process(pid, self.core_pid, "worker", f"VLLM::Worker_TP{rank}", f"TP{rank}", gpu)
+                self._process(pid, self.core_pids[0], "worker", f"VLLM::Worker_TP{rank}", f"TP{rank}", gpu)
                 for rank, (gpu, pid) in enumerate(self.gpu_pids.items())
             ]
         return tuple(members)

@@ -5,10 +5,18 @@ All text but the numbers is made once: rendering a page is a walk over a few hun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gputop_llm.demo.families import CACHE_CONFIG, HTTP_COARSE, HTTP_FINE, HTTP_TOTAL, VLLM_FAMILIES, Family
-from gputop_llm.demo.observations import Observations, Tally
+from gputop_llm.demo.families import (
+    CACHE_CONFIG,
+    HTTP_COARSE,
+    HTTP_FINE,
+    HTTP_TOTAL,
+    VLLM_FAMILIES,
+    Family,
+    speculative,
+)
+from gputop_llm.demo.observations import Observations, Tally, together
 from gputop_llm.demo.requests import Limits
 
 _HANDLER = {"handler": "/v1/completions", "method": "POST"}
@@ -43,40 +51,49 @@ def cache_config(limits: Limits, kv_bytes_per_token: int) -> dict[str, str]:
 
 
 class MetricsPage:
-    """Renders one engine's page.
+    """Renders the page of one server with one engine, or with several data-parallel ranks.
 
     Args:
         model: the served name.
         config: labels of `cache_config_info`.
         created_s: wall time at which the engine's counters began.
+        ranks: how many engines there are.
+        spec_tokens: tokens drafted per step; 0 without speculative decoding.
     """
 
-    def __init__(self, model: str, config: Mapping[str, str], created_s: float) -> None:
-        self._who = {"model_name": model, "engine": "0"}
+    def __init__(
+        self, model: str, config: Mapping[str, str], created_s: float, ranks: int = 1, spec_tokens: int = 0
+    ) -> None:
+        self._who = [{"model_name": model, "engine": str(rank)} for rank in range(ranks)]
         self._created = number(created_s)
-        self._families = [self._family(family) for family in VLLM_FAMILIES]
+        self._families = [self._family(family) for family in (*speculative(spec_tokens), *VLLM_FAMILIES)]
         self._process_head = self._process(created_s)
         self._config_info = _head("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig") + (
-            f"vllm:cache_config_info{labels({**config, 'engine': '0'})} 1.0\n"
+            "".join(f"vllm:cache_config_info{labels({**config, 'engine': str(r)})} 1.0\n" for r in range(ranks))
         )
-        self._http_fine = self._histogram("http_request_duration_highr_seconds", HTTP_FINE, {})
-        self._http_coarse = self._histogram("http_request_duration_seconds", HTTP_COARSE, _HANDLER)
+        self._http_fine = self._histogram("http_request_duration_highr_seconds", HTTP_FINE, [{}])
+        self._http_coarse = self._histogram("http_request_duration_seconds", HTTP_COARSE, [_HANDLER])
 
-    def render(self, seen: Observations, cpu_s: float) -> str:
-        """The page; `cpu_s` is the CPU time of the API server process so far."""
-        values = {
-            **seen.values,
-            "engine_sleep_state:awake": 1.0,
-            "num_requests_waiting_by_reason:capacity": seen.values["num_requests_waiting"],
-            "prompt_tokens_cached_by_source:device": seen.values["prefix_cache_hits"],
-        }
+    def render(self, seen: Sequence[Observations], cpu_s: float) -> str:
+        """The page of what each rank has seen; `cpu_s` is the CPU time of the API server process so far."""
+        values = [
+            {
+                **one.values,
+                "engine_sleep_state:awake": 1.0,
+                "num_requests_waiting_by_reason:capacity": one.values["num_requests_waiting"],
+                "prompt_tokens_cached_by_source:device": one.values["prefix_cache_hits"],
+            }
+            for one in seen
+        ]
+        tallies = [one.tallies for one in seen]
+        over_ranks = [together(tallies)]
         parts = [self._process_head, f"process_cpu_seconds_total {number(cpu_s)}\n"]
         for fill in self._families:
-            parts.extend(fill(values, seen))
+            parts.extend(fill(values, tallies))
         parts.append(self._config_info)
-        parts.extend(self._http_total(seen.finished))
-        parts.extend(self._http_fine(values, seen))
-        parts.extend(self._http_coarse(values, seen))
+        parts.extend(self._http_total(sum(one.finished for one in seen)))
+        parts.extend(self._http_fine(values, over_ranks))
+        parts.extend(self._http_coarse(values, over_ranks))
         return "".join(parts)
 
     def _process(self, created_s: float) -> str:
@@ -97,42 +114,48 @@ class MetricsPage:
         name = f"vllm:{family.name}"
         if family.kind == "histogram":
             return self._histogram(name, family.help, self._who)
-        who = self._who if family.engine else {"model_name": self._who["model_name"]}
+        whose = self._who if family.engine else [{"model_name": self._who[0]["model_name"]}]
         suffix = "_total" if family.kind == "counter" else ""
-        lines = [(f"{name}{suffix}{labels({**who, **extra})} ", key) for extra, key in family.samples]
+        lines = [
+            [(f"{name}{suffix}{labels({**who, **extra})} ", key) for extra, key in family.samples] for who in whose
+        ]
         head = _head(name + suffix, family.kind, family.help)
-        tail = self._created_lines(name, family.help, [{**who, **extra} for extra, _ in family.samples])
+        tail = self._created_lines(
+            name, family.help, [{**who, **extra} for who in whose for extra, _ in family.samples]
+        )
         if family.kind == "gauge":
             tail = ""
 
-        def fill(values: Mapping[str, float], _seen: Observations) -> Iterator[str]:
+        def fill(values: Sequence[Mapping[str, float]], _tallies: _Tallies) -> Iterator[str]:
             yield head
-            for text, key in lines:
-                yield text
-                yield number(values.get(key, 0.0))
-                yield "\n"
+            # A family without engine label has one set of lines, whatever the ranks.
+            for of_rank, texts in zip(values, lines, strict=False):
+                for text, key in texts:
+                    yield text
+                    yield number(of_rank.get(key, 0.0))
+                    yield "\n"
             yield tail
 
         return fill
 
-    def _histogram(self, name: str, text: str, who: Mapping[str, str]) -> _Fill:
+    def _histogram(self, name: str, text: str, whose: Sequence[Mapping[str, str]]) -> _Fill:
         key = name.removeprefix("vllm:")
         head = _head(name, "histogram", text)
-        tail = self._created_lines(name, text, [who])
-        count, total = f"{name}_count{labels(who)} ", f"{name}_sum{labels(who)} "
-        buckets: list[str] = []
+        tail = self._created_lines(name, text, whose)
+        ends = [(f"{name}_count{labels(who)} ", f"{name}_sum{labels(who)} ") for who in whose]
+        buckets: list[list[str]] = []
 
-        def fill(_values: Mapping[str, float], seen: Observations) -> Iterator[str]:
-            tally = seen.tallies[key]
+        def fill(_values: Sequence[Mapping[str, float]], tallies: _Tallies) -> Iterator[str]:
             if not buckets:
-                buckets.extend(_bucket_texts(name, who, tally))
+                buckets.extend(_bucket_texts(name, who, of[key]) for who, of in zip(whose, tallies, strict=True))
             yield head
-            below = 0
-            for bucket, counted in zip(buckets, tally.counts, strict=True):
-                below += counted
-                yield f"{bucket}{number(below)}\n"
-            yield f"{count}{number(tally.count)}\n"
-            yield f"{total}{number(tally.total)}\n"
+            for of_rank, texts, (count, total) in zip(tallies, buckets, ends, strict=True):
+                tally, below = of_rank[key], 0
+                for bucket, counted in zip(texts, tally.counts, strict=True):
+                    below += counted
+                    yield f"{bucket}{number(below)}\n"
+                yield f"{count}{number(tally.count)}\n"
+                yield f"{total}{number(tally.total)}\n"
             yield tail
 
         return fill
@@ -143,13 +166,14 @@ class MetricsPage:
         yield f"http_requests_total{labels(who)} {number(finished)}\n"
         yield self._created_lines("http_requests", HTTP_TOTAL, [who])
 
-    def _created_lines(self, name: str, text: str, series: list[Mapping[str, str]] | list[dict[str, str]]) -> str:
+    def _created_lines(self, name: str, text: str, series: Sequence[Mapping[str, str]]) -> str:
         created = f"{name}_created"
         lines = "".join(f"{created}{labels(who)} {self._created}\n" for who in series)
         return _head(created, "gauge", text) + lines
 
 
-_Fill = Callable[[Mapping[str, float], Observations], Iterator[str]]
+_Tallies = Sequence[Mapping[str, Tally]]
+_Fill = Callable[[Sequence[Mapping[str, float]], _Tallies], Iterator[str]]
 
 
 def _head(name: str, kind: str, text: str) -> str:

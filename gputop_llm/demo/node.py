@@ -8,74 +8,37 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
-from gputop_llm.demo.batching import Engine
+from gputop_llm.demo.cause import LOADING_S, Cause, Page
 from gputop_llm.demo.gpu_physics import SLICE_S, SimulatedGpu
-from gputop_llm.demo.host_physics import Drive, busy_pct, host, plain_load
+from gputop_llm.demo.host_physics import busy_pct, host, plain_load
 from gputop_llm.demo.identity import NOTE, EngineIdentity, plain_job
-from gputop_llm.demo.metrics_text import MetricsPage, cache_config
 from gputop_llm.demo.observations import Observations
-from gputop_llm.demo.roofline import H200, StepCost, Work
-from gputop_llm.demo.scenarios import WARM_UP_S, Scenario, arrivals, gpus_per_engine
+from gputop_llm.demo.roofline import H200, Work
+from gputop_llm.demo.scenarios import gpus_per_engine
+from gputop_llm.demo.script import Scenario
+from gputop_llm.demo.served import Served
+from gputop_llm.demo.traffic import WARM_UP_S
 from gputop_llm.demo.wire import NodeReading
 from gputop_llm.model import Gpu, GpuNode, GpuProcess, ProcessLoad, TargetList
-
-UP_BEFORE_S = 3600.0
-"""The engines have been up, idle, for this long when the demo starts."""
 
 _IDLE_MEM_BYTES = 645 << 20
 _JOB_MEM_BYTES = 21 << 30
 _JOB_PERIOD_S = 40.0
 _LOAD_LAG_S = 60.0
-_WINDOW_SLICES = 4
+
+HANGS_S = 60.0
+SLOW_S = 3.0
 
 
-class _Mark(NamedTuple):
-    """An engine's sums at one moment of the grid."""
+@dataclass(frozen=True, slots=True)
+class PageAnswer:
+    """How an engine's metrics page answers: after `delay_s`, with an HTTP status; 0 is no connection at all."""
 
-    at_s: float
-    work: Work
-    finished: int
-
-
-class _Served:
-    """One engine of the node with what is needed to tell what it did lately."""
-
-    def __init__(self, script: Scenario, seed: int, identity: EngineIdentity) -> None:
-        self.identity = identity
-        model = identity.model
-        self.engine = Engine(
-            script.limits,
-            StepCost(model, H200, identity.tp),
-            arrivals(script, seed, identity.number, identity.load),
-            -WARM_UP_S,
-        )
-        config = cache_config(script.limits, model.kv_bytes_per_token)
-        self.page = MetricsPage(model.name, config, identity.started_s)
-        self.api_cpu_s = 25.0
-        self._dice = random.Random(f"{seed}/{identity.number}/host")
-        self._jitter = 1.0
-        self._marks: deque[_Mark] = deque([self._mark(-WARM_UP_S)], maxlen=_WINDOW_SLICES + 1)
-
-    def advance(self, to_s: float) -> Work:
-        """Runs to the next moment of the grid; returns the work of the slice."""
-        self.engine.advance(to_s)
-        self._marks.append(self._mark(to_s))
-        self._jitter = self._dice.gauss(1.0, 0.02)
-        self.api_cpu_s += SLICE_S / 100 * (self.drive().loads()[0].cpu_pct or 0.0)
-        return self._marks[-1].work.since(self._marks[-2].work)
-
-    def drive(self) -> Drive:
-        """What it did in the last second."""
-        first, last = self._marks[0], self._marks[-1]
-        seconds = max(SLICE_S, last.at_s - first.at_s)
-        finished = last.finished - first.finished
-        return Drive(self.identity, last.work.since(first.work), finished, seconds, self._jitter)
-
-    def _mark(self, at_s: float) -> _Mark:
-        return _Mark(at_s, self.engine.work(), self.engine.seen.finished)
+    status: int
+    text: str = ""
+    delay_s: float = 0.0
 
 
 class SimulatedNode:
@@ -93,18 +56,22 @@ class SimulatedNode:
     """
 
     def __init__(self, script: Scenario, seed: int, gpus: int, engines: int, started_s: float) -> None:
+        gpus = max(gpus, script.gpus * engines)
         share = gpus_per_engine(gpus, engines)
-        up_s = started_s - UP_BEFORE_S
+        up_s = started_s - script.up_s
         self.label = f"{script.name}, seed {seed}"
+        self._script, self._seed, self._started_s = script, seed, started_s
         self._served = [
-            _Served(script, seed, EngineIdentity(n, tuple(range(n * share, (n + 1) * share)), script.limits, up_s))
+            Served(script, seed, self._identity(n, tuple(range(n * share, (n + 1) * share)), up_s), -WARM_UP_S)
             for n in range(engines)
         ]
         self._gpus = [SimulatedGpu(i, H200, share > 1, random.Random(f"{seed}/gpu{i}")) for i in range(gpus)]
         self._job = None if engines else plain_job(tuple(range(gpus)), _JOB_MEM_BYTES, up_s)
-        self._owner = {gpu: served for served in self._served for gpu in served.identity.gpus}
+        self._owner = {gpu: n for n, served in enumerate(self._served) for gpu in served.identity.gpus}
+        self._at_start = [served.metrics() for served in self._served]
         self._load_1m = 1.0
         self._grid = 0
+        self._now_s = -WARM_UP_S
 
     @property
     def engines(self) -> int:
@@ -115,42 +82,72 @@ class SimulatedNode:
         """Runs everything up to scenario time `to_s`."""
         while (next_s := (self._grid + 1) * SLICE_S - WARM_UP_S) <= to_s:
             self._grid += 1
-            works = {id(served): served.advance(next_s) for served in self._served}
+            begins, ends = self._changes(next_s)
+            if (begins and begins.restart) or (ends and ends.restart_after):
+                self._served = [self._restarted(served, next_s) for served in self._served]
+            works = {gpu: work for served in self._served for gpu, work in served.advance(next_s).items()}
             for gpu in self._gpus:
-                owner = self._owner.get(gpu.index)
-                if owner is not None:
-                    gpu.advance(works[id(owner)])
-                else:
-                    gpu.advance(_job_slice(next_s, gpu.index) if self._job else Work())
+                gpu.advance(works.get(gpu.index) or (_job_slice(next_s, gpu.index) if self._job else Work()))
             busy = busy_pct(self._loads()) / 100
             self._load_1m += (busy - self._load_1m) * (1 - math.exp(-SLICE_S / _LOAD_LAG_S))
         for served in self._served:
-            served.engine.advance(to_s)
+            served.catch_up(to_s)
+        self._now_s = max(self._now_s, to_s)
+
+    def _changes(self, next_s: float) -> tuple[Cause | None, Cause | None]:
+        """The scenario's cause if it begins in this slice, and if it ends in it."""
+        cause = self._script.cause
+        if cause is None:
+            return None, None
+        before, now = cause.holds(next_s - SLICE_S), cause.holds(next_s)
+        return cause if now and not before else None, cause if before and not now else None
+
+    def _restarted(self, old: Served, at_s: float) -> Served:
+        identity = replace(old.identity, started_s=self._started_s + at_s, life=old.identity.life + 1)
+        return Served(self._script, self._seed, identity, at_s + LOADING_S)
+
+    def _identity(self, number: int, gpus: tuple[int, ...], up_s: float) -> EngineIdentity:
+        return EngineIdentity(number, gpus, self._script.limits, up_s, self._script.ranks)
 
     def observed(self, number: int) -> Observations:
-        """What one engine has counted."""
-        return self._served[number].engine.seen
+        """What one engine has counted (its first data-parallel rank, if it has several)."""
+        return self._served[number].engines[0].seen
 
     def metrics(self, number: int) -> str:
-        """The `/metrics` page of one engine."""
-        served = self._served[number]
-        return served.page.render(served.engine.seen, served.api_cpu_s)
+        """What one engine's `/metrics` page would say if nothing were wrong with it."""
+        return self._served[number].metrics()
+
+    def page(self, number: int) -> PageAnswer:
+        """How one engine's `/metrics` page answers now."""
+        cause = self._script.cause
+        if self._now_s < self._served[number].start_s:
+            return PageAnswer(0)
+        if cause is None or not cause.holds(self._now_s) or cause.page is Page.ANSWERS:
+            return PageAnswer(200, self.metrics(number))
+        if cause.page is Page.FAILS:
+            return PageAnswer(500, "Internal Server Error")
+        if cause.page is Page.STANDS:
+            return PageAnswer(200, self._at_start[number])
+        return PageAnswer(200, self.metrics(number), HANGS_S if cause.page is Page.HANGS else SLOW_S)
 
     def reading(self, ports: list[int]) -> NodeReading:
         """What NVML, the host and discovery would say now; engine n is served on `ports[n]`."""
         targets = [served.identity.target(port) for served, port in zip(self._served, ports, strict=True)]
         if self._job is not None:
             targets.append(self._job)
-        return NodeReading(
+        reading = NodeReading(
             GpuNode(tuple(self._gpu(gpu) for gpu in self._gpus), driver="580.159.04", cuda="13.0"),
             host(self._loads(), self._load_1m),
             TargetList(tuple(targets), notes=(f"{NOTE} ({self.label})",)),
         )
+        cause = self._script.cause
+        return reading if cause is None else cause.edited(reading, self._now_s, self._started_s)
 
     def _gpu(self, gpu: SimulatedGpu) -> Gpu:
-        owner = self._owner.get(gpu.index)
-        if owner is not None:
-            drive, mem_bytes = owner.drive(), owner.identity.mem_bytes
+        number = self._owner.get(gpu.index)
+        if number is not None:
+            owner = self._served[number]
+            drive, mem_bytes = owner.drive(gpu.index), owner.identity.mem_bytes
             busy = min(100.0, 100 * drive.work.busy_s / drive.seconds)
             processes = (
                 GpuProcess(owner.identity.gpu_pids[gpu.index], "compute", mem_bytes, float(round(busy)), None),
@@ -164,7 +161,7 @@ class SimulatedNode:
     def _loads(self) -> tuple[ProcessLoad, ...]:
         if self._job is not None and self._job.root_pid is not None:
             return (plain_load(self._job.root_pid),)
-        return tuple(load for served in self._served for load in served.drive().loads())
+        return tuple(load for served in self._served for load in served.loads())
 
 
 def _job_slice(at_s: float, gpu: int) -> Work:

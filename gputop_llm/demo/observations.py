@@ -9,6 +9,7 @@ yields a token, and request times count when the request ends.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 _TTFT = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
@@ -59,10 +60,30 @@ class Tally:
         self.total += value * times
 
 
-class Observations:
-    """Everything that one engine counts. `max_model_len` decides the bounds for token counts."""
+def together(tallies: Sequence[Mapping[str, Tally]]) -> Mapping[str, Tally]:
+    """The histograms of several engines as one."""
+    if len(tallies) == 1:
+        return tallies[0]
+    sums = {name: Tally(tally.bounds) for name, tally in tallies[0].items()}
+    for name, total in sums.items():
+        for of_one in tallies:
+            tally = of_one[name]
+            total.counts = [a + b for a, b in zip(total.counts, tally.counts, strict=True)]
+            total.count += tally.count
+            total.total += tally.total
+    return sums
 
-    def __init__(self, max_model_len: int) -> None:
+
+class Observations:
+    """Everything that one engine counts.
+
+    Args:
+        max_model_len: decides the bounds for token counts.
+        spec_tokens: tokens drafted for each request in each step; 0 without speculative decoding.
+    """
+
+    def __init__(self, max_model_len: int, spec_tokens: int = 0) -> None:
+        self.spec_tokens = spec_tokens
         tokens = one_two_five(max_model_len)
         self.values: dict[str, float] = {
             "num_requests_running": 0.0,
@@ -78,6 +99,7 @@ class Observations:
             "generation_tokens": 0.0,
             "request_success:stop": 0.0,
             "request_success:length": 0.0,
+            "request_success:abort": 0.0,
         }
         self.tallies = {
             "request_prompt_tokens": Tally(tokens),
@@ -99,6 +121,20 @@ class Observations:
             "http_request_duration_highr_seconds": Tally(_HTTP_FINE),
             "http_request_duration_seconds": Tally((0.1, 0.5, 1.0)),
         }
+
+    def speculated(self, drafts: int, accepted: int) -> None:
+        """Counts a step in which `drafts` requests had tokens drafted, `accepted` each of them accepted."""
+        if not self.spec_tokens:
+            return
+        self._count("num_drafts", drafts)
+        self._count("num_draft_tokens", drafts * self.spec_tokens)
+        self._count("num_accepted_tokens", drafts * accepted)
+        for position in range(self.spec_tokens):
+            self._count(f"num_accepted_tokens_per_pos:{position}", drafts if position < accepted else 0)
+
+    def _count(self, what: str, more: int) -> None:
+        name = f"spec_decode_{what}"
+        self.values[name] = self.values.get(name, 0.0) + more
 
     @property
     def finished(self) -> int:

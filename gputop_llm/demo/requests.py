@@ -24,13 +24,17 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The engine's flags that decide scheduling, named as vLLM names them."""
+    """The engine's flags that decide scheduling, named as vLLM names them.
+
+    `spec_tokens` is num_speculative_tokens, 0 for none.
+    """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     max_model_len: int = 65_536
     num_gpu_blocks: int = 18_000
     block_size: int = 16
+    spec_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)

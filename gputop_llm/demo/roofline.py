@@ -20,6 +20,7 @@ _HOST_GAP_S = 0.45e-3
 _HOST_GAP_PER_SEQ_S = 3e-6
 _HOST_STEP_S = 1.4e-3
 _HOST_STEP_PER_SEQ_S = 16e-6
+_SPINNING_SMS = 0.12
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,13 @@ class Work:
         """What was done between `earlier` and now."""
         return Work(*(getattr(self, name) - getattr(earlier, name) for name in WORK_FIELDS))
 
+    def spin(self, seconds: float) -> None:
+        """Adds kernels that wait for another GPU: few SMs hold them, and no data moves."""
+        self.elapsed_s += seconds
+        self.busy_s += seconds
+        self.sm_active_s += _SPINNING_SMS * seconds
+        self.occupancy_s += 0.1 * _SPINNING_SMS * seconds
+
 
 WORK_FIELDS = tuple(Work.__dataclass_fields__)
 
@@ -100,17 +108,18 @@ class StepCost:
     gpu: GpuSpec
     tp: int = 1
 
-    def step(self, decodes: int, context_tokens: int, prefills: Sequence[tuple[int, int]]) -> Work:
+    def step(self, decodes: int, context_tokens: int, prefills: Sequence[tuple[int, int]], verified: int = 1) -> Work:
         """The work of one step; `elapsed_s` is its length in seconds.
 
         Args:
-            decodes: requests that get one token.
+            decodes: requests that decode.
+            verified: tokens that the model computes for each of those: one, and those drafted.
             context_tokens: KV tokens that those requests attend to, summed.
             prefills: per prompt chunk, its tokens and the tokens already in the cache before it.
         """
         model, gpu, tp = self.model, self.gpu, self.tp
         chunk_tokens = sum(chunk for chunk, _ in prefills)
-        tokens = decodes + chunk_tokens
+        tokens = decodes * verified + chunk_tokens
         bandwidth = gpu.hbm_bytes_per_s * _BANDWIDTH_REACHED
 
         gemm_flop = 2 * model.params * tokens / tp

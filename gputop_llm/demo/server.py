@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
 from gputop_llm.demo.identity import ENGINE_VERSION
-from gputop_llm.demo.node import SimulatedNode
+from gputop_llm.demo.node import PageAnswer, SimulatedNode
 from gputop_llm.demo.scenarios import scenario
 from gputop_llm.demo.wire import encode
 from gputop_llm.errors import UsageError
@@ -35,7 +35,10 @@ JSON_TYPE = "application/json"
 
 class _Page(NamedTuple):
     kind: str
-    make: Callable[[], bytes]
+    make: Callable[[], PageAnswer]
+
+
+_NOT_FOUND = _Page(JSON_TYPE, lambda: PageAnswer(404, '{"detail":"Not Found"}'))
 
 
 class _Running:
@@ -53,15 +56,15 @@ class _Running:
         with self._lock:
             self._advance()
 
-    def metrics(self, number: int) -> bytes:
+    def metrics(self, number: int) -> PageAnswer:
         with self._lock:
             self._advance()
-            return self._node.metrics(number).encode()
+            return self._node.page(number)
 
-    def reading(self) -> bytes:
+    def reading(self) -> PageAnswer:
         with self._lock:
             self._advance()
-            return encode(self._node.reading(self.ports))
+            return PageAnswer(200, encode(self._node.reading(self.ports)).decode())
 
     def _advance(self) -> None:
         if self._started_s is None:
@@ -100,12 +103,16 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        page = self.server.pages.get(self.path)
-        status, kind, body = (
-            (404, JSON_TYPE, b'{"detail":"Not Found"}') if page is None else (200, page.kind, page.make())
-        )
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
+        page = self.server.pages.get(self.path, _NOT_FOUND)
+        answer = page.make()
+        if not answer.status:
+            # What a server that is not up yet looks like, as near as an open port can.
+            self.close_connection = True
+            return
+        time.sleep(answer.delay_s)
+        body = answer.text.encode()
+        self.send_response(answer.status)
+        self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -144,12 +151,12 @@ def main() -> None:
 
 
 def _engine_server(running: _Running, number: int) -> _Server:
-    version = json.dumps({"version": ENGINE_VERSION}).encode()
+    version = json.dumps({"version": ENGINE_VERSION})
     return _Server(
         {
             "/metrics": _Page(METRICS_TYPE, lambda: running.metrics(number)),
-            "/version": _Page(JSON_TYPE, lambda: version),
-            "/health": _Page(JSON_TYPE, lambda: b""),
+            "/version": _Page(JSON_TYPE, lambda: PageAnswer(200, version)),
+            "/health": _Page(JSON_TYPE, lambda: PageAnswer(200)),
         }
     )
 

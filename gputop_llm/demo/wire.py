@@ -23,6 +23,7 @@ from gputop_llm.model import (
     TargetProcess,
     ThreadLoad,
     ThrottleReason,
+    XidEvent,
 )
 
 T = TypeVar("T")
@@ -111,6 +112,7 @@ def _gpu(data: dict[str, Any]) -> Gpu:
         gpm=_plain(Gpm),
         throttle=_each(_plain(ThrottleReason)),
         processes=_each(_plain(GpuProcess)),
+        xids=_each(_plain(XidEvent)),
     )
 
 

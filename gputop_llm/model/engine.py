@@ -64,6 +64,8 @@ class EngineReading:
     `missing` maps a field of EngineLive (or "lora", "cache_config") to why it can't be known.
     `skipped_lines` counts lines that could not be read; `first_skipped` is the first, made printable.
     `started_s` is the wall time at which the page's counters began, where it says so.
+    `progress` names the counters that move while requests run, step by step; empty where
+    they only move as requests end, so that standing still says nothing.
     """
 
     engine: str
@@ -78,6 +80,7 @@ class EngineReading:
     missing: Mapping[str, str] = field(default_factory=dict)
     skipped_lines: int = 0
     first_skipped: str | None = None
+    progress: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 from gputop_llm.model.engine import EngineReading, EngineWindow
 from gputop_llm.model.gpu import GpuNode
 from gputop_llm.model.host import Host
+from gputop_llm.model.limits import EngineLimits
+from gputop_llm.model.symptom import SymptomReport
 from gputop_llm.model.target import Target, TargetList
 
 T = TypeVar("T")
@@ -40,17 +42,24 @@ class Part(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class EngineFrame:
-    """One engine endpoint at one tick; `window` covers the time up to `scrape.at_mono_s`."""
+    """One engine endpoint at one tick; `window` covers the time up to `scrape.at_mono_s`.
+
+    `limits` are MBU and MFU; None where nobody looks for the model (a replay without it).
+    """
 
     target_key: str
     url: str
     scrape: Part[EngineReading]
     window: EngineWindow | None = None
+    limits: EngineLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything known at one tick. `focus` is the key of the attached target."""
+    """Everything known at one tick. `focus` is the key of the attached target.
+
+    `symptoms` is None where the rules have not been asked: frames of the history, or a failure of all rules.
+    """
 
     seq: int
     at_s: float
@@ -63,6 +72,7 @@ class Frame:
     focus: str | None = None
     simulated: str | None = None
     notes: tuple[str, ...] = ()
+    symptoms: SymptomReport | None = None
 
     @property
     def focused(self) -> Target | None:

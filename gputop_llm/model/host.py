@@ -36,7 +36,11 @@ class CgroupCpu:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLoad:
-    """One process of the target since the previous poll; CPU in percent of one core."""
+    """One process of the target since the previous poll; CPU in percent of one core.
+
+    `run_wait_pct` is the share of the time in which the main thread wanted to run and had no CPU
+    (the kernel's run-queue wait, /proc/PID/schedstat).
+    """
 
     pid: int
     role: str
@@ -47,6 +51,7 @@ class ProcessLoad:
     threads: int | None = None
     top_threads: tuple[ThreadLoad, ...] = ()
     main_thread_pct: float | None = None
+    run_wait_pct: float | None = None
     ctx_voluntary_per_s: float | None = None
     ctx_involuntary_per_s: float | None = None
     cgroup: CgroupCpu | None = None

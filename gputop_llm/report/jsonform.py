@@ -15,18 +15,24 @@ from typing import Any
 
 from gputop_llm import __version__
 from gputop_llm.model import EngineFrame, EngineReading, Frame, Gpu, GpuNode, Part, Quantile, Target, TargetList
+from gputop_llm.model.symptom import Held, Severity, Symptom
 
 SCHEMA = 1
 
 # What stands elsewhere in the form, or in no form at all.
 OMITTED: Mapping[type, frozenset[str]] = {
-    EngineReading: frozenset({"series"}),
+    EngineReading: frozenset({"series", "progress"}),
     GpuNode: frozenset({"gpus"}),
     TargetList: frozenset({"targets"}),
     Part: frozenset({"value", "at_mono_s"}),
 }
 # Figures that the model works out.
-ADDED: Mapping[type, tuple[str, ...]] = {Gpu: ("mem_used_pct", "power_pct"), Target: ("pids", "gpus")}
+ADDED: Mapping[type, tuple[str, ...]] = {
+    Gpu: ("mem_used_pct", "power_pct"),
+    Target: ("pids", "gpus"),
+    Symptom: ("key", "confidence"),
+    Held: ("key",),
+}
 # The only quantiles are of latencies.
 RENAMED: Mapping[type, Mapping[str, str]] = {Quantile: {"low": "low_s", "high": "high_s", "value": "value_s"}}
 
@@ -56,6 +62,7 @@ def frame_object(frame: Frame) -> dict[str, Any]:
         "simulated": plain(frame.simulated),
         "focus": plain(frame.focus),
         "notes": plain(frame.notes),
+        "symptoms": plain(frame.symptoms),
         "node": plain(node),
         "gpus": None if node is None or (node.problem and not node.gpus) else plain(node.gpus),
         "host": plain(frame.host.value),
@@ -76,6 +83,7 @@ def _engine(engine: EngineFrame) -> dict[str, Any]:
         "total": None if window is None else plain(window.total),
         "models": None if window is None else plain(window.models),
         "ranks": None if window is None else plain(window.ranks),
+        "limits": plain(engine.limits),
     }
 
 
@@ -92,6 +100,8 @@ def iso(at_s: float | None) -> str | None:
 
 def plain(value: Any) -> Any:
     """A value of the model as dicts, lists, strings, numbers, booleans and None."""
+    if isinstance(value, Severity):
+        return value.name.lower()
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):

@@ -17,6 +17,7 @@ from gputop_llm.report.jsonform import iso
 from gputop_llm.report.text_engine import engine_lines
 from gputop_llm.report.text_gpus import gpu_lines
 from gputop_llm.report.text_host import host_lines
+from gputop_llm.report.text_symptoms import symptom_lines
 from gputop_llm.units import seconds, size, uptime
 
 WIDTH = 100
@@ -52,6 +53,7 @@ def _parts(frame: Frame) -> Iterator[list[str]]:
     for target in targets:
         if target.key == frame.focus or (frame.focus is None and target.engine != "cuda"):
             yield _target(frame, target)
+    yield symptom_lines(frame)
     yield gpu_lines(frame)
     for engine in frame.engines:
         if frame.focus in (None, engine.target_key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_llm.model import EngineFrame, EngineLive, Quantile
+from gputop_llm.model.limits import LimitEstimate
 from gputop_llm.printable import printable
 from gputop_llm.report.reasons import unknown
 from gputop_llm.units import DASH, number, pct, seconds
@@ -28,6 +29,8 @@ def engine_lines(engine: EngineFrame) -> list[str]:
     lines += _load(total)
     if total.latency:
         lines += _latencies(total)
+    if engine.limits is not None:
+        lines += [_limit(engine.limits.mbu, "memory bandwidth"), _limit(engine.limits.mfu, "arithmetic peak")]
     if len(engine.window.models) > 1:
         for live in engine.window.models:
             lines += [f"  model {printable(live.model or DASH)}", *_load(live), *_latencies(live)]
@@ -52,6 +55,16 @@ def quantile_text(quantile: Quantile | None) -> str:
         return f"> {seconds(quantile.low)}"
     bucket = f"≤ {seconds(quantile.high)}" if quantile.low <= 0 else _between(quantile.low, quantile.high)
     return bucket if quantile.value is None else f"{seconds(quantile.value)} ({bucket})"
+
+
+def _limit(estimate: LimitEstimate, of: str) -> str:
+    """ "MBU 19.3 % of the memory bandwidth (floor of TPOT 442 µs)", or why it is unknown."""
+    if estimate.unknown is not None:
+        return f"  {estimate.name} unknown: {printable(estimate.unknown)}"
+    floor = "" if estimate.floor_tpot_s is None else f" (floor of TPOT {seconds(estimate.floor_tpot_s)})"
+    return (
+        f"  {estimate.name} {'at least ' if estimate.at_least else ''}{pct(estimate.value_pct, 1)} of the {of}{floor}"
+    )
 
 
 def _between(low_s: float, high_s: float) -> str:

@@ -29,7 +29,7 @@ HOTTEST = 8
 TOP = 5
 
 _STATUS = re.compile(rb"^(VmRSS|VmSwap|voluntary_ctxt_switches|nonvoluntary_ctxt_switches):\s+(\d+)", re.MULTILINE)
-_RATES = ("cpu_pct", "main_thread_pct", "top_threads", "ctx_voluntary_per_s", "ctx_involuntary_per_s")
+_RATES = ("cpu_pct", "main_thread_pct", "run_wait_pct", "top_threads", "ctx_voluntary_per_s", "ctx_involuntary_per_s")
 # Boot time is known to the second only, and by each reader on its own.
 _SAME_START_S = 2.0
 
@@ -47,6 +47,7 @@ class _Before:
     cpu_ticks: int
     voluntary: int | None
     involuntary: int | None
+    waited_ns: int | None
     at_s: float
 
 
@@ -79,6 +80,7 @@ class WatchedProcess:
             stat.cpu_ticks,
             status.get(b"voluntary_ctxt_switches"),
             status.get(b"nonvoluntary_ctxt_switches"),
+            self._waited_ns(),
             self._clock.mono(),
         )
         before, self._before = self._before, now
@@ -86,6 +88,8 @@ class WatchedProcess:
         threads_denied = not self._read_threads(stat)
         if threads_denied:
             missing |= dict.fromkeys(("main_thread_pct", "top_threads"), NEEDS_RIGHTS)
+        if now.waited_ns is None:
+            missing["run_wait_pct"] = "this kernel keeps no schedstat"
         if before is None:
             missing |= {name: NEEDS_TWO_POLLS for name in _RATES if name not in missing}
         main = self._threads.get(self._pid)
@@ -101,11 +105,20 @@ class WatchedProcess:
             threads=stat.threads,
             top_threads=self._top(),
             main_thread_pct=main.pct if main else None,
+            run_wait_pct=_wait_pct(before, now),
             ctx_voluntary_per_s=voluntary,
             ctx_involuntary_per_s=involuntary,
             missing=missing,
         )
         return replace(load, missing=explained(load, dict.fromkeys(_ALL, NOT_TOLD)))
+
+    def _waited_ns(self) -> int | None:
+        """How long the main thread has waited for a CPU in its life, in ns; None where the kernel doesn't tell."""
+        try:
+            _, waited, _ = self._proc.read(f"{self._pid}/schedstat").split()
+            return int(waited)
+        except (OSError, ValueError):
+            return None
 
     def _read_threads(self, stat: Stat) -> bool:
         """Reads all threads or the hottest ones; false if they may not be read."""
@@ -166,3 +179,9 @@ def _rates(before: _Before | None, now: _Before) -> tuple[float | None, float | 
         for old, new in ((before.voluntary, now.voluntary), (before.involuntary, now.involuntary))
     ]
     return max(0, now.cpu_ticks - before.cpu_ticks) / seconds, switches[0], switches[1]
+
+
+def _wait_pct(before: _Before | None, now: _Before) -> float | None:
+    if before is None or before.waited_ns is None or now.waited_ns is None or now.at_s <= before.at_s:
+        return None
+    return min(100.0, max(0, now.waited_ns - before.waited_ns) / (now.at_s - before.at_s) / 1e7)

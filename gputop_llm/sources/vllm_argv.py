@@ -95,7 +95,7 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
     arguments = _server_arguments(argv)
     if arguments is None:
         return None
-    options, words = _options(arguments)
+    options, words = options_of(arguments)
     served = options.get("--served-model-name") or []
     model = served[0] if served else (words[0] if words else _text(options, "--model"))
     tensor, pipeline = _count(options, "--tensor-parallel-size"), _count(options, "--pipeline-parallel-size")
@@ -154,7 +154,13 @@ def _server_arguments(argv: Sequence[str]) -> list[str] | None:
     return None
 
 
-def _options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+def server_options(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None:
+    """The options of a vLLM server's command line and the words that belong to none; None if it doesn't start one."""
+    arguments = _server_arguments(argv)
+    return None if arguments is None else options_of(arguments)
+
+
+def options_of(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Options with their values, and the words that belong to none."""
     options: dict[str, list[str]] = {}
     words: list[str] = []

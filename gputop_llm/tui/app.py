@@ -26,6 +26,7 @@ from gputop_llm.tui.panels.common import engines_of
 from gputop_llm.tui.panels.frame_edges import State
 from gputop_llm.tui.screens.base import MonitorScreen, View
 from gputop_llm.tui.screens.overview import Overview
+from gputop_llm.tui.seen import Seen
 from gputop_llm.tui.skin import Skin
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import seconds
@@ -68,13 +69,16 @@ class MonitorApp(App[int], inherit_bindings=False):
         "gpus": _later("gpus", "GpusScreen"),
         "engine": _later("engine", "EngineScreen"),
         "processes": _later("processes", "ProcessesScreen"),
+        "symptoms": _later("symptoms", "SymptomsScreen"),
+        "symptom": _later("symptom", "SymptomScreen"),
+        "limits": _later("limits", "LimitsScreen"),
         "targets": _later("targets", "TargetsScreen"),
         "help": _later("help", "HelpScreen"),
         "palette": _later("palette", "PaletteScreen"),
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in COMMANDS),
-        Binding("escape", "back", "back", show=False),
+        Binding("escape,backspace", "back", "back", show=False),
     ]
 
     def __init__(self, session: Session, config: Config, term: terminal.Terminal) -> None:
@@ -85,6 +89,8 @@ class MonitorApp(App[int], inherit_bindings=False):
         self.config = config
         self.skin = Skin(term.colours, term.ascii_only)
         self.selected_gpu: int | None = None
+        self.selected_symptom: str | None = None
+        self.seen = Seen()
         self._trails = Trails(session.history)
         self._paused: Frame | None = None
         self._shown: Frame | None = None
@@ -145,6 +151,8 @@ class MonitorApp(App[int], inherit_bindings=False):
         frame = self._paused or newest
         if frame is not None:
             self._trails.at(frame, newest)
+        if newest is not None:
+            self.seen.take(newest)
         self._shown = frame
         self.view = View(frame, self._trails, self._state(), self.session.events)
         screen = self.screen
@@ -219,6 +227,11 @@ class MonitorApp(App[int], inherit_bindings=False):
             self._open("gpus")
         elif kind == "engine":
             self._open("engine")
+        elif kind == "symptoms":
+            self._open("symptoms")
+        elif kind == "symptom":
+            self.selected_symptom = rest
+            self.push_screen("symptom")
         elif kind == "target":
             self.attach(rest)
 
@@ -269,6 +282,18 @@ class MonitorApp(App[int], inherit_bindings=False):
 
     def do_processes(self) -> None:
         self._open("processes")
+
+    def do_symptoms(self) -> None:
+        self._open("symptoms")
+
+    def do_limits(self) -> None:
+        self._open("limits")
+
+    def do_capture(self) -> None:
+        if cast(MonitorScreen, self.screen).command == "symptom":
+            self.say("captures are not built yet: they come later")
+        else:
+            self.say("open a symptom first (5, then Enter): its page says which capture would tell more")
 
     def do_targets(self) -> None:
         self._toggle_overlay("targets")

@@ -11,7 +11,7 @@ PERIODS_S = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 class Command:
     """One thing the user can ask for.
 
-    `footer` is its place on the status line, the lowest first; 0 keeps it off.
+    `footer` is its claim to room on the status line, the lowest first; 0 keeps it off.
     """
 
     name: str
@@ -24,22 +24,29 @@ class Command:
 
 
 COMMANDS = (
-    Command("overview", ("1",), "1", "overview", "Overview: the essence on one screen", "Screens", 1),
-    Command("gpus", ("2",), "2", "GPUs", "GPUs: every value of every GPU, and why one is missing", "Screens", 2),
-    Command("engine", ("3",), "3", "engine", "Engine: everything it says of itself, ranks side by side", "Screens", 3),
+    Command("overview", ("1",), "1", "overview", "Overview: the essence on one screen", "Screens", 6),
+    Command("gpus", ("2",), "2", "GPUs", "GPUs: every value of every GPU, and why one is missing", "Screens", 1),
+    Command("engine", ("3",), "3", "engine", "Engine: everything it says of itself, ranks side by side", "Screens", 2),
     Command(
-        "processes", ("4",), "4", "processes", "Processes: engines, their ranks, and who else is there", "Screens", 4
+        "processes", ("4",), "4", "processes", "Processes: engines, their ranks, and who else is there", "Screens", 3
     ),
-    Command("targets", ("t",), "t", "target", "Choose which engine or process to watch", "Watching", 7),
-    Command("pause", ("space", "p"), "space", "pause", "Freeze the display; collecting goes on", "Watching", 6),
-    Command("faster", ("plus", "equals_sign"), "+", "faster", "Look more often", "Watching", 10),
-    Command("slower", ("minus",), "-", "slower", "Look less often", "Watching", 11),
-    Command("export_text", ("x",), "x", "export", "Save this screen as text", "Saving", 9),
+    Command(
+        "symptoms", ("5",), "5", "symptoms", "Symptoms: what is wrong, since when, and what can't be told", "Screens", 4
+    ),
+    Command(
+        "limits", ("6",), "6", "limits", "Limits: MBU and MFU with every input, and the floor of TPOT", "Screens", 10
+    ),
+    Command("capture", ("c",), "c", "capture", "On a symptom's page: take the capture that it asks for", "Symptoms"),
+    Command("targets", ("t",), "t", "target", "Choose which engine or process to watch", "Watching", 8),
+    Command("pause", ("space", "p"), "space", "pause", "Freeze the display; collecting goes on", "Watching", 9),
+    Command("faster", ("plus", "equals_sign"), "+", "faster", "Look more often", "Watching", 12),
+    Command("slower", ("minus",), "-", "slower", "Look less often", "Watching", 13),
+    Command("export_text", ("x",), "x", "export", "Save this screen as text", "Saving", 11),
     Command("export_svg", ("X",), "X", "export SVG", "Save this screen as an SVG picture", "Saving"),
     Command("help", ("question_mark", "h"), "?", "help", "Show all keys and what the words mean", "Program", 5),
-    Command("palette", ("ctrl+p", "colon"), ":", "commands", "Find a command by name", "Program", 12),
+    Command("palette", ("ctrl+p", "colon"), ":", "commands", "Find a command by name", "Program", 14),
     Command("suspend", ("ctrl+z",), "ctrl+z", "to shell", "Back to the shell; `fg` returns", "Program"),
-    Command("quit", ("q", "ctrl+c"), "q", "quit", "Leave; what is watched runs on untouched", "Program", 8),
+    Command("quit", ("q", "ctrl+c"), "q", "quit", "Leave; what is watched runs on untouched", "Program", 7),
 )
 
 

@@ -30,18 +30,26 @@ def gpu_sizes(gpus: int) -> tuple[int, int, int]:
     return min(gpus, 2) + 1, gpus + 1, 4 * gpus + 1
 
 
-def plan_overview(width: int, height: int, gpus: int, processes: int, engine_lines: int | None = None) -> Plan:
+def plan_overview(
+    width: int,
+    height: int,
+    gpus: int,
+    processes: int,
+    engine_lines: int | None = None,
+    symptoms: tuple[int, int] = (0, 2),
+) -> Plan:
     """Places the panels between the header (line 0) and the status line (the last).
 
     `engine_lines` is what the engine panel needs when no engine is attached, so that others get its room.
+    `symptoms` are the lines that their panel must have, and can use.
 
     Panels without room are not in the plan.
     """
     body = height - 2
     if width >= TWO_COLUMNS:
-        return _two_columns(width, body, gpus, processes)
+        return _two_columns(width, body, gpus, processes, symptoms[1])
     names = ("gpus", "engine", "host", "symptoms")
-    heights = dict(zip(names, _share(body, gpus, processes, engine_lines), strict=True))
+    heights = dict(zip(names, _share(body, gpus, processes, engine_lines, symptoms), strict=True))
     plan: Plan = {}
     y = 1
     for name in names:
@@ -51,11 +59,11 @@ def plan_overview(width: int, height: int, gpus: int, processes: int, engine_lin
     return plan
 
 
-def _two_columns(width: int, body: int, gpus: int, processes: int) -> Plan:
+def _two_columns(width: int, body: int, gpus: int, processes: int, useful: int) -> Plan:
     left = (width - GAP) // 2
     right_x = left + GAP
     host = min(2 + max(processes, 1), max(3, body // 5))
-    symptoms = max(3, body // 8)
+    symptoms = max(3, body // 8, min(useful, body // 3))
     gpu = min(body - host, gpu_sizes(gpus)[2])
     return {
         "gpus": Rect(0, 1, left, gpu),
@@ -65,13 +73,18 @@ def _two_columns(width: int, body: int, gpus: int, processes: int) -> Plan:
     }
 
 
-def _share(body: int, gpus: int, processes: int, engine_lines: int | None) -> tuple[int, int, int, int]:
+def _share(
+    body: int, gpus: int, processes: int, engine_lines: int | None, wanted: tuple[int, int]
+) -> tuple[int, int, int, int]:
     """Heights of GPU, engine, host and symptoms panels, which add up to `body`."""
     needed, well, useful = gpu_sizes(gpus)
     most = body if engine_lines is None else engine_lines
-    engine = min(body, most, 5)
-    gpu, host, symptoms = min(needed, body - engine), 0, 0
-    left = body - gpu - engine
+    must, use = wanted
+    # What is wrong comes first: the panel's title alone names the worst.
+    symptoms = min(must, 1)
+    engine = min(body - symptoms, most, 5)
+    gpu, host = min(needed, body - symptoms - engine), 0
+    left = body - symptoms - gpu - engine
 
     def grow(have: int, want: int) -> int:
         nonlocal left
@@ -82,7 +95,10 @@ def _share(body: int, gpus: int, processes: int, engine_lines: int | None) -> tu
     # First what must be seen at 80×24, then what is good to see, then taller histories.
     engine = grow(engine, min(most, 7))
     host = grow(host, 2) if left >= 2 else host
+    symptoms = grow(symptoms, min(must, 2))
     gpu = grow(gpu, well)
+    host = grow(host, 3 if processes else 2) if must else host
+    symptoms = grow(symptoms, must)
     engine = grow(engine, min(most, 9))
     host = grow(host, 3 if processes else 2)
     symptoms = grow(symptoms, 1)
@@ -90,7 +106,7 @@ def _share(body: int, gpus: int, processes: int, engine_lines: int | None) -> tu
     host = grow(host, min(2 + processes, 5))
     engine = grow(engine, min(most, 10))
     gpu = grow(gpu, 17 if gpus == 1 else 2 * gpus + 1)
-    symptoms = grow(symptoms, 4)
+    symptoms = grow(symptoms, max(4, use))
     engine = grow(engine, min(most, 22))
     gpu = grow(gpu, useful)
     # All meters, or all GPUs, grow by a row together: a part of that is of no use.

@@ -73,11 +73,19 @@ class Trails:
         """
         return self.values(name, 2 * cells - 1 + self._slot // slots % 2, slots)
 
-    def stretch(self, count: int) -> int:
-        """How many slots one of `count` stretches takes, so that they show what is known, up to `SHOWN_S`."""
-        known_s = (self._slot - (self._begun or 0) + 1) * self._history.step_s
-        shown_s = min(SHOWN_S, known_s)
+    def stretch(self, count: int, most_s: float = SHOWN_S) -> int:
+        """How many slots one of `count` stretches takes, so that they show what is known, up to `most_s`."""
+        shown_s = min(most_s, self.known_s)
         return max(1, -int(-shown_s // (max(count, 1) * self._history.step_s)))
+
+    @property
+    def known_s(self) -> float:
+        """For how long there has been something to show."""
+        return (self._slot - (self._begun or 0) + 1) * self._history.step_s
+
+    def begin_mono_s(self, cells: int, slots: int) -> float:
+        """When the oldest of `cells` cells of `pairs` begins; a cell takes 2 × `slots` slots."""
+        return (self._slot // slots // 2 - cells + 1) * 2 * slots * self._history.step_s
 
     def usual(self, name: str) -> float | None:
         """The median of a series over the last ten minutes."""

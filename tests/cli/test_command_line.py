@@ -125,7 +125,10 @@ def test_without_a_terminal_the_monitor_says_what_to_use_instead(arguments, term
 def test_the_scenarios_of_the_demo_are_listed():
     listed = run_cli("demo", "--list")
     assert (listed.returncode, listed.stderr) == (0, "")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["healthy", "overload", "long-prompts"]
+    names = [line.split()[0] for line in listed.stdout.splitlines() if line]
+    assert names[:3] == ["healthy", "overload", "long-prompts"]
+    assert {"kv-pressure", "stalled-dead-worker", "gpu-fault"} < set(names)
+    assert not [name for name in names if name.endswith("-near-miss") and name != "NAME-near-miss"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--list"], ["snapshot", "--demo", "healthy"]])

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_llm.model import EngineLive, EngineReading, EngineSeries, EngineWindow, GpuNode, Histogram, Part, TargetList
+from gputop_llm.model.limits import EngineLimits, LimitEstimate, LimitInput
 from gputop_llm.report import jsonform
 from tests.support import frames
+from tests.support.symptom_reports import a_full_report, a_symptom
 from tools import schema_doc
 
 ROWS = dict(schema_doc.rows())
@@ -28,8 +30,19 @@ FRAMES = {
     "unreachable": frames.unreachable(),
     "several": frames.several_candidates(),
     "markup": frames.markup_in_names(),
+    "symptoms": replace(frames.one_gpu_loaded(), symptoms=a_full_report(a_symptom())),
     "nothing answered yet": replace(frames.no_gpu(), gpus=Part(), host=Part(), targets=Part(), engines=()),
 }
+_BANDWIDTH = LimitInput("memory bandwidth", 4.8e12, "B/s", "table of GPUs", "H200")
+_OF_PEAK = LimitEstimate("MBU", "bytes × steps/s ÷ bandwidth", 19.3, (_BANDWIDTH,), 0.00044, False, ("a note",))
+_UNKNOWN = LimitEstimate("MFU", "FLOP/s ÷ peak", unknown="the model's size is unknown")
+FRAMES["limits"] = replace(
+    frames.one_gpu_loaded(),
+    engines=(
+        replace(frames.one_gpu_loaded().engines[0], limits=EngineLimits(_OF_PEAK, _UNKNOWN)),
+        replace(frames.one_gpu_loaded().engines[0], limits=EngineLimits(_UNKNOWN, replace(_OF_PEAK, name="MFU"))),
+    ),
+)
 KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 MAPPINGS = {path.rpartition(".<")[0] for path in ROWS if path.endswith(">")}
 

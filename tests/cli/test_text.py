@@ -22,6 +22,7 @@ from gputop_llm.model import (
     TargetList,
     ThrottleReason,
 )
+from gputop_llm.model.limits import EngineLimits, LimitEstimate
 from gputop_llm.report.text import WIDTH, frame_text
 from gputop_llm.report.text_engine import quantile_text
 from tests.support import frames
@@ -257,3 +258,13 @@ def test_no_name_breaks_the_layout(name):
     for line in whole.splitlines():
         assert len(line) <= WIDTH
         assert line.isprintable()
+
+
+def test_limits_are_told_with_the_floor_that_they_imply():
+    known = LimitEstimate("MBU", "…", 19.3, (), 0.000442)
+    unknown = LimitEstimate("MFU", "…", unknown="the model's size is unknown")
+    loaded = frames.one_gpu_loaded()
+    engine = replace(loaded.engines[0], limits=EngineLimits(known, unknown))
+    told = text(replace(loaded, engines=(engine,)))
+    assert "MBU 19.3 % of the memory bandwidth (floor of TPOT 442 µs)" in told
+    assert "MFU unknown: the model's size is unknown" in told

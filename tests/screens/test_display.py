@@ -72,7 +72,7 @@ async def test_a_pause_outlasts_a_change_of_screen_and_of_size(running):
         assert screen_lines(it.app)[1:-1] == before[1:-1]
 
 
-@pytest.mark.parametrize("screen", ["1", "2", "3", "4", "t"])
+@pytest.mark.parametrize("screen", ["1", "2", "3", "4", "5", "6", "t"])
 async def test_a_tiny_window_shows_one_sentence_and_growing_restores_the_view(running, screen):
     async with running(frames.one_gpu_loaded()) as it:
         await it.press(screen)
@@ -91,7 +91,7 @@ async def test_a_tiny_window_shows_one_sentence_and_growing_restores_the_view(ru
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (39, 9), (40, 10), (500, 200)])
 async def test_no_size_breaks_a_screen(running, size):
     async with running(frames.eight_gpus(), size) as it:
-        for key in ("2", "3", "4", "t", "escape", "question_mark", "escape", "1"):
+        for key in ("2", "3", "4", "5", "6", "t", "escape", "question_mark", "escape", "1"):
             await it.press(key)
             lines = screen_lines(it.app)
             assert len(lines) == size[1]
@@ -99,7 +99,7 @@ async def test_no_size_breaks_a_screen(running, size):
 
 async def test_demo_data_is_called_simulated_on_every_screen(running):
     async with running(replace(frames.one_gpu_loaded(), simulated="overload")) as it:
-        for key in ("1", "2", "3", "4", "t", "question_mark", "colon"):
+        for key in ("1", "2", "3", "4", "5", "6", "t", "question_mark", "colon"):
             await it.press(key)
             assert "SIMULATED: overload" in screen_lines(it.app)[-1]
         await it.press("escape", "plus")

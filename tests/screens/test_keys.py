@@ -8,6 +8,7 @@ from gputop_llm.tui.commands import COMMANDS, step_period
 from gputop_llm.tui.panels.process_rows import target_of
 from tests.support import frames
 from tests.support.screen_text import screen_lines, screen_text
+from tests.support.symptom_screens import incident, near_limits
 
 TESTED: dict[str, set[str]] = {}
 
@@ -53,6 +54,32 @@ async def test_4_shows_processes(running, key):
         await it.press(key)
         assert on_top(it) == "processes"
         assert "624 engine-core" in screen_text(it.app)
+
+
+@keys_of("symptoms")
+async def test_5_shows_the_symptoms(running, key):
+    async with running(frames.one_gpu_loaded()) as it:
+        await it.press(key)
+        assert on_top(it) == "symptoms"
+        assert "no symptoms: 34 conditions judged" in screen_text(it.app)
+
+
+@keys_of("limits")
+async def test_6_shows_the_limits(running, key):
+    async with running(near_limits()) as it:
+        await it.press(key)
+        assert on_top(it) == "limits"
+        assert "≥34 % of the limit" in screen_text(it.app)
+
+
+@keys_of("capture")
+async def test_c_says_on_a_symptoms_page_that_captures_are_to_come_and_elsewhere_where_to_find_one(running, key):
+    async with running(incident()) as it:
+        await it.press("5", key)
+        assert "open a symptom first" in screen_lines(it.app)[-1]
+        await it.press("enter", key)
+        assert "captures are not built yet" in screen_lines(it.app)[-1]
+        assert on_top(it) == "symptom"
 
 
 @keys_of("targets")
@@ -168,7 +195,7 @@ async def test_ctrl_z_asks_textual_to_suspend(running, key, monkeypatch):
 
 
 @keys_of("quit")
-@pytest.mark.parametrize("screen", ["1", "2", "3", "4", "t", "question_mark"])
+@pytest.mark.parametrize("screen", ["1", "2", "3", "4", "5", "6", "t", "question_mark"])
 async def test_quit_leaves_from_every_screen(running, key, screen):
     async with running(frames.one_gpu_loaded()) as it:
         await it.press(screen, key)
@@ -191,7 +218,7 @@ def test_no_key_means_two_things():
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("screen", ["2", "3", "4", "t", "question_mark", "colon"])
+@pytest.mark.parametrize("screen", ["2", "3", "4", "5", "6", "t", "question_mark", "colon"])
 async def test_escape_goes_back(running, screen):
     async with running(frames.one_gpu_loaded()) as it:
         await it.press(screen, "escape")

@@ -65,6 +65,6 @@ async def test_at_80_columns_and_more_the_essence_needs_no_scrolling(running, si
             "vLLM 0.24.0", "llama-1b", "pid 600", "NVML util", "SM active", "tensor", "DRAM", "memory", "power",
             "throttled", "PCIe", "running", "waiting", "KV", "prefix hit", "TTFT", "ITL", "queue", "prefill", "decode",
             "e2e", "out tokens", "prompt", "cached", "steps", "preempted", "CPU", "load", "engine-core", "Symptoms",
-            "no rules yet", "quit",
+            "no symptoms", "quit",
         ):  # fmt: skip
             assert word in text

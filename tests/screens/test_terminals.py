@@ -20,7 +20,7 @@ from tests.support import frames
 from tests.support.frame_parts import CAPTURES
 from tests.support.screen_text import screen_lines, screen_text
 
-KEYS = ("1", "2", "3", "4", "t", "question_mark", "colon")
+KEYS = ("1", "2", "3", "4", "5", "6", "t", "question_mark", "colon")
 ALL = (
     frames.one_gpu_loaded, frames.tp2, frames.eight_gpus, frames.gpu_without_engine, frames.no_gpu,
     frames.nothing_known, frames.unreachable, frames.everything_on, frames.markup_in_names,

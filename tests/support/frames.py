@@ -21,6 +21,7 @@ from gputop_llm.model import (
     TargetList,
     TargetProcess,
 )
+from gputop_llm.model.symptom import SymptomReport
 from tests.support.frame_parts import (  # noqa: F401
     AT_S,
     CAPTURES,
@@ -58,6 +59,7 @@ def frame(gpus: GpuNode | None, targets: tuple[Target, ...] = (), engines: tuple
         "targets": part(TargetList(targets), age_s=1.1),
         "engines": engines,
         "focus": targets[0].key if targets else None,
+        "symptoms": SymptomReport(judged=34),
     }
     return Frame(**{**given, **changes})
 

@@ -41,6 +41,7 @@ class Exchange:
     over: threading.Event
     keep: bool = True
     sent: int = field(default=0)
+    body: bytes = b""
 
     def send(self, data: bytes) -> None:
         self.connection.sendall(data)
@@ -200,7 +201,8 @@ class HttpServer:
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
         target = request[1].decode("latin-1")
-        exchange = Exchange(target, headers, connection, self._over)
+        body = stream.read(int(headers.get("content-length", 0)))
+        exchange = Exchange(target, headers, connection, self._over, body=body)
         self.requests.append(exchange)
         self.behaviours.get(target.partition("?")[0], page("not found", 404))(exchange)
         return exchange.keep

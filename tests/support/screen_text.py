@@ -25,6 +25,16 @@ def screen_text(app: App) -> str:
     return "\n".join(screen_lines(app)) + "\n"
 
 
+def line_with(app: App, words: str) -> int:
+    """The row of the screen that has these words."""
+    return next(at for at, line in enumerate(screen_lines(app)) if words in line)
+
+
+def words_of(app: App) -> str:
+    """The screen's words, however they are broken into lines."""
+    return " ".join(screen_text(app).split())
+
+
 def assert_golden(text: str, name: str) -> None:
     """Compares with `tests/screens/golden/NAME.txt`, or writes it when asked to update."""
     file = GOLDEN / f"{name}.txt"

@@ -160,3 +160,49 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key):
     sentence = refused(env={"GPUTOP_LLM_API_KEY": key})
     assert "GPUTOP_LLM_API_KEY" in sentence
     assert "secret" not in sentence
+
+
+def test_thresholds_are_a_table_of_the_file_with_or_without_quotes(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('period_s = 2\n[thresholds]\n"kv-pressure.kv_pct" = 98\nttft-high.p95_s = 0.5\n')
+    config = load({}, {}, file)
+    assert config.thresholds == {"kv-pressure.kv_pct": 98.0, "ttft-high.p95_s": 0.5}
+    assert config.origins["thresholds"] == str(file)
+    assert load({}, {}).thresholds == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("thresholds = 5", "thresholds must be a table of numbers: got 5"),
+        ("[thresholds]\na.b = 'x'", "the threshold a.b must be a number: got 'x'"),
+        ("[thresholds]\na.b = true", "the threshold a.b must be a number: got True"),
+        ("[thresholds]\na.b = nan", "the threshold a.b must be a number: got nan"),
+        ("[thresholds]\na.b = [1]", "the threshold a.b must be a number: got [1]"),
+        ("slo_ttft_s = 0", "an SLO must be above 0 s"),
+        ("webhook = 'http://h/'", "unknown setting 'webhook'"),
+    ],
+)
+def test_a_wrong_threshold_or_slo_is_one_sentence_that_names_it(tmp_path, text, said):
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    assert said in refused(file=file)
+
+
+def test_slos_are_flags_variables_or_in_the_file():
+    config = load({"slo_ttft_s": "0.5"}, {"GPUTOP_LLM_SLO_TTFT_S": "9", "GPUTOP_LLM_SLO_TPOT_S": "0.05"})
+    assert (config.slo_ttft_s, config.slo_tpot_s) == (0.5, 0.05)
+    assert config.origins == {"slo_ttft_s": "--slo-ttft", "slo_tpot_s": "GPUTOP_LLM_SLO_TPOT_S"}
+    for value in ("0", "-1", "nan", "inf", "soon"):
+        assert "--slo-tpot" in refused({"slo_tpot_s": value})
+
+
+def test_the_webhook_comes_from_the_environment_or_from_a_file_and_is_never_shown(tmp_path):
+    file = tmp_path / "hook"
+    file.write_text("http://h/SECRET\nX-Key: SECRET\n")
+    from_file = load({"webhook_file": str(file)}, {})
+    assert from_file.webhook == "http://h/SECRET\nX-Key: SECRET"
+    assert from_file.origins["webhook"] == "--webhook-file"
+    assert load({"webhook_file": str(file)}, {"GPUTOP_LLM_WEBHOOK": "http://env"}).webhook == "http://env"
+    assert "SECRET" not in repr(from_file)
+    assert "cannot read the webhook from /nowhere" in refused({"webhook_file": "/nowhere"})

@@ -13,6 +13,7 @@ from gputop_llm.demo.roofline import H200, LLAMA_8B, StepCost, Work
 from gputop_llm.demo.scenarios import scenario
 from gputop_llm.demo.wire import Answer, encode
 from gputop_llm.errors import SourceError
+from gputop_llm.gpus import find
 
 HIGHEST_LINUX_PID = 1 << 22
 
@@ -170,6 +171,16 @@ def test_every_part_says_that_it_is_simulated():
     assert all("simulated" in note for t in both.targets.targets for note in t.notes)
     assert all("demo" in text for t in both.targets.targets for text in (t.key, t.model, t.user))
     assert all("simulated" in why for why in both.gpus.gpus[0].missing.values())
+
+
+def test_its_gpus_are_in_the_table_of_gpus():
+    (gpu,) = reading().gpus.gpus
+    spec = find(gpu.name, gpu.mem_total_bytes)
+
+    assert spec.name.startswith("H200")
+    assert spec.mem_bytes_per_s == H200.hbm_bytes_per_s
+    assert spec.peak_per_s("bf16") == pytest.approx(H200.bf16_flop_per_s, rel=0.01)
+    assert spec.nvlink_bytes_per_s == H200.nvlink_bytes_per_s
 
 
 def test_what_is_unknown_has_a_reason():

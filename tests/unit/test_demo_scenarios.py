@@ -7,7 +7,9 @@ from itertools import islice, pairwise, takewhile
 import pytest
 
 from gputop_llm.demo.node import SimulatedNode
-from gputop_llm.demo.scenarios import SCENARIOS, WARM_UP_S, arrivals, gpus_per_engine, scenario
+from gputop_llm.demo.scenarios import MAIN, SCENARIOS, SYMPTOMS, gpus_per_engine, listing, scenario
+from gputop_llm.demo.script import arrivals
+from gputop_llm.demo.traffic import WARM_UP_S
 from gputop_llm.errors import UsageError
 
 SEEDS = (1, 7)
@@ -107,7 +109,7 @@ def test_long_prompts_stretch_the_tail_of_itl_while_next_to_nothing_waits(seed):
     assert watch.gain("prompt_tokens_by_source:local_compute", 0, 180) > 180 * 5000
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [script.name for script in MAIN])
 def test_the_first_scrape_already_finds_histograms_with_something_in_them(name):
     watch = Watch(name, 7, 0)
 
@@ -141,15 +143,33 @@ def test_the_rate_of_arrivals_follows_the_script():
     sent = list(takewhile(lambda a: a.at_s < 240 * 10, arrivals(scenario("overload"), 1, 0)))
     into_period = [a.at_s % 240 for a in sent if a.at_s >= 0]
 
-    rates = [*scenario("overload").rates, (240.0, 0.0)]
+    rates = [*scenario("overload").streams[0].rates, (240.0, 0.0)]
     for (start_s, rate), (end_s, _) in pairwise(rates):
         expected = 10 * rate * (end_s - start_s)
         assert sum(start_s <= s < end_s for s in into_period) == pytest.approx(expected, abs=5 * expected**0.5)
 
 
 def test_an_unknown_scenario_is_told_with_the_known_ones():
-    with pytest.raises(UsageError, match="choose one of: healthy, overload, long-prompts"):
+    with pytest.raises(UsageError, match=r"choose one of: healthy, overload, long-prompts, … \(all: .*--list\)"):
         scenario("sunny")
+
+
+def test_the_listing_has_a_line_for_each_scenario_and_near_misses_by_name_alone():
+    lines = listing().splitlines()
+
+    for script in (*MAIN, *SYMPTOMS):
+        own = [line for line in lines if line.startswith(f"{script.name} ")]
+        assert [line.endswith(script.about) for line in own] == ([] if script.nearly else [True])
+        if script.nearly:
+            assert any(f"{script.name.removesuffix('-near-miss')}," in f"{line}," for line in lines[-6:])
+
+
+def test_names_are_unique_and_say_what_they_are_for():
+    assert len(SCENARIOS) == len(MAIN) + len(SYMPTOMS)
+    for script in SYMPTOMS:
+        assert script.name.startswith(script.raises or script.nearly)
+        assert script.name.endswith("-near-miss") is (script.raises is None)
+        assert 0 <= script.when[0] < script.when[1]
 
 
 @pytest.mark.parametrize(("gpus", "engines", "each"), [(1, 0, 0), (1, 1, 1), (8, 2, 4), (8, 3, 2)])

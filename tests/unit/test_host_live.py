@@ -76,3 +76,24 @@ def test_own_context_switches_are_counted():
         return load if load.ctx_voluntary_per_s else None
 
     assert until(switched).ctx_voluntary_per_s > 0
+
+
+def test_two_programs_on_one_cpu_wait_for_it_half_of_the_time():
+    one_cpu = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    spin = f"import os\n{one_cpu}\nprint('ready', flush=True)\nwhile True: pass"
+    children = [subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for child in children:
+            child.stdout.readline()
+        source = HostSource(lambda: [TargetProcess(children[0].pid, os.getpid(), "engine-core", "x")])
+        source.poll()
+        # Whatever else runs on this machine can only make it wait longer.
+        waited = until(
+            lambda: load.run_wait_pct if ((load := source.poll().processes[0]).run_wait_pct or 0) > 20 else None
+        )
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+    assert 20 < waited <= 100

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"textual", "rich", "torch", "nvtx", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
 MAY_EXIT = {"cli.py", "tui/app.py", "__main__.py"}
-MAY_SPAWN = {"demo/sources.py"}
+MAY_SPAWN = {"demo/sources.py", "notify/command.py"}
 SPAWNERS = re.compile(
     r"subprocess|multiprocessing|pty|concurrent\.futures\.process"
     r"|os\.(fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[lv]p?e?)"
@@ -79,6 +79,16 @@ def test_importing_the_session_loads_nothing_heavy():
 
     assert "gputop_llm.session" in loaded
     assert top_level(loaded) & HEAVY == set()
+
+
+def test_importing_the_session_loads_no_rule():
+    """They take as long to load as all the rest of it, and the first frame does without them."""
+    loaded = loaded_by("-c", "import gputop_llm.session")
+
+    assert "gputop_llm.symptoms.table" in loaded
+    assert {
+        m for m in loaded if m.startswith(("gputop_llm.symptoms.rules", "gputop_llm.notify", "gputop_llm.store"))
+    } == set()
 
 
 @pytest.mark.parametrize("heavy", ["textual", "psutil", "urllib3"])

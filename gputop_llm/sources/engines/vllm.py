@@ -69,6 +69,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         missing=_missing(series, lora, config, v1, several_servers),
         skipped_lines=samples.skipped_lines,
         first_skipped=samples.first_skipped,
+        progress=names.PROGRESS,
     )
 
 

@@ -57,6 +57,9 @@ HISTOGRAMS = {
     "iteration": _metric("iteration_tokens_total"),
 }
 
+# Counted with every step. (A step that only prefills a part of a prompt counts in neither.)
+PROGRESS = ("steps", "generation_tokens")
+
 LORA = "vllm:lora_requests_info"
 CACHE_CONFIG = "vllm:cache_config_info"
 SLEEP = "vllm:engine_sleep_state"

@@ -10,6 +10,7 @@ from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import address, engines_of, labelled, small_pct, spaced, target_name
 from gputop_llm.tui.panels.latency import latency_table, models_table
+from gputop_llm.tui.panels.limits import in_short
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH, number, pct, seconds, uptime
 
@@ -58,6 +59,9 @@ def _title(frame: Frame, engine: EngineFrame, live: EngineLive, width: int) -> L
     if scrape.period_s is not None and scrape.period_s > frame.period_s * 1.01:
         remark += f" every {seconds(scrape.period_s)}"
     remark += f" · window {seconds(live.window_s)}"
+    near = in_short(engine.limits, width - width_of(title) - len(remark) - 10)
+    if near:
+        remark = f"{near} · {remark}"
     return rule(title, width, [(remark, "dim")])
 
 

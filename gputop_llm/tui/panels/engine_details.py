@@ -18,6 +18,7 @@ from gputop_llm.tui.panels.common import (
     spaced,
 )
 from gputop_llm.tui.panels.gpu_details import reasons_text
+from gputop_llm.tui.panels.limits import limit_lines
 from gputop_llm.units import DASH, number, pct, seconds, uptime
 
 LABEL = 26
@@ -50,6 +51,9 @@ def engine_details(frame: Frame, width: int) -> list[Line]:
     if engine is None:
         return wrapped("no engine is attached, or it has no address that answers: t shows what there is", width, "dim")
     lines = _identity(frame, engine, width)
+    if engine.limits is not None:
+        remark: Line = [("6", "key"), (" inputs and formula", "dim")]
+        lines += [rule([("Limits", "title")], width, remark), *limit_lines(engine.limits, width)]
     if engine.window is None:
         return lines
     columns = _columns(engine)

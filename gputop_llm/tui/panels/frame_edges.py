@@ -130,17 +130,31 @@ def status_line(state: State, width: int) -> StatusLine:
     used = width_of(line)
     tail: Line = [(f" {state.more_below} more lines ↓", "dim")] if state.more_below else []
     room = width - width_of(tail)
-    for command in sorted((c for c in COMMANDS if c.footer), key=lambda c: c.footer):
+    for command in _with_room(state, room - used):
         runs = _key_runs(command, state)
         size = width_of(runs)
-        if used + size > room:
-            break
         zones.append((used, used + size, command.name))
         line += [*runs, ("  ", "")]
         used += size + 2
     if zones:
         line.pop()
     return StatusLine(fit([*fit(line, room), *tail], width), tuple(zones))
+
+
+def _with_room(state: State, room: int) -> list[Command]:
+    """The commands that fit into `room`, in the order of the table."""
+    found: set[str] = set()
+    for command in sorted((c for c in COMMANDS if c.footer), key=lambda c: _claim(c, state)):
+        size = width_of(_key_runs(command, state))
+        if size <= room:
+            found.add(command.name)
+            room -= size + 2
+    return [c for c in COMMANDS if c.name in found]
+
+
+def _claim(command: Command, state: State) -> int:
+    # Whoever paused must see how to go on.
+    return 0 if command.name == "pause" and state.paused_s is not None else command.footer
 
 
 def _key_runs(command: Command, state: State) -> list[Run]:

@@ -119,6 +119,9 @@ class MonitorScreen(Screen[None]):
         """How many lines of the body are below the window."""
         return 0
 
+    def on_rows_view_moved(self) -> None:
+        self.show_edges(self.monitor.view)
+
     def on_screen_resume(self) -> None:
         self.show(self.monitor.view)
 

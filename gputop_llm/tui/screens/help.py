@@ -9,14 +9,14 @@ from gputop_llm.tui.draw import Line, pad, rule, wrapped
 from gputop_llm.tui.screens.base import View
 from gputop_llm.tui.screens.page import PageScreen
 
-KEY_WIDTH = 14
+KEY_WIDTH = 16
 WORD_WIDTH = 14
 
 MORE_KEYS = (
     ("↑ ↓ PgUp PgDn", "scroll, or move in a list"),
-    ("← →", "on the GPU screen: another GPU"),
-    ("Enter", "in a list: take the chosen row"),
-    ("Esc", "back"),
+    ("← →", "on the GPU screen: another GPU; on a symptom's page: another symptom"),
+    ("Enter", "in a list: take the chosen row; of symptoms: open its page"),
+    ("Esc, Backspace", "back"),
     ("mouse", "a row, a key on the last line, the wheel"),
 )
 WORDS = (
@@ -31,6 +31,14 @@ WORDS = (
     ("prompt", "prompt tokens per second that were computed; cached: that came from the prefix cache"),
     ("steps", "scheduler steps of the engine per second; ? marks a figure that this engine gets wrong at times"),
     ("of a core", "how busy the process's main thread is: near 100 % it holds the GPU back"),
+    ("▲ ◆ ○", "how bad a symptom is: critical, warning, note; a note tells what the limit is, and nothing is wrong"),
+    ("explains", "symptoms that follow from this one; they stand below it, and not each for itself"),
+    ("confidence", "how many independent signals agree that it is so"),
+    ("held back", "the condition holds, but the engine is warming up: it is told and not raised"),
+    ("can't tell", "a rule that lacks what it needs; it is not taken for healthy"),
+    ("strip", "when a symptom held: the higher a cell, the worse; ─ watched and quiet, blank not watched yet"),
+    ("MBU", "share of the memory bandwidth that decode's reads of weights and KV cache come to, by calculation"),
+    ("MFU", "share of the arithmetic peak that computing prompts comes to, by calculation"),
     ("inferred", "which GPU a process uses, guessed from open device files because NVML can't see it from here"),
 )
 

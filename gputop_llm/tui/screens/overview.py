@@ -12,7 +12,7 @@ from gputop_llm.tui.panels.common import engines_of
 from gputop_llm.tui.panels.engine import engine_panel
 from gputop_llm.tui.panels.gpus import gpu_panel
 from gputop_llm.tui.panels.host import host_panel
-from gputop_llm.tui.panels.symptoms import symptoms_panel
+from gputop_llm.tui.panels.symptoms import symptom_sizes, symptoms_panel
 from gputop_llm.tui.plan import Plan, Rect, plan_overview
 from gputop_llm.tui.screens.base import MonitorScreen, View
 from gputop_llm.tui.widgets.lines import LinesView
@@ -65,7 +65,7 @@ class Overview(MonitorScreen):
             return engine_panel(frame, view.trails, rect.width, rect.height)
         if name == "host":
             return host_panel(frame, rect.width, rect.height)
-        return symptoms_panel(view.events, rect.width, rect.height)
+        return symptoms_panel(frame, view.events, rect.width, rect.height)
 
     def page_text(self) -> str:
         return "\n".join(self.panels[name].text() for name in PANELS if name in self._plan)
@@ -74,12 +74,12 @@ class Overview(MonitorScreen):
         self.monitor.follow_key(message.key)
 
 
-def _counts(frame: Frame | None) -> tuple[int, int, int | None]:
-    """GPUs, processes, and how many lines the engine panel needs when no engine is attached."""
+def _counts(frame: Frame | None) -> tuple[int, int, int | None, tuple[int, int]]:
+    """GPUs, processes, lines of the engine panel when no engine is attached, lines that symptoms need and can use."""
     if frame is None:
-        return 1, 2, None
+        return 1, 2, None, (0, 2)
     node = frame.gpus.value
     gpus = 0 if node is None or node.problem is not None else len(node.gpus)
     host = frame.host.value
     lines = None if frame.focused_engine is not None else max(3, 1 + len(engines_of(frame)))
-    return gpus, len(host.processes) if host else 2, lines
+    return gpus, len(host.processes) if host else 2, lines, symptom_sizes(frame.symptoms)

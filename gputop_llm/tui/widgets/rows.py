@@ -22,6 +22,9 @@ class RowsView(LinesView):
             super().__init__()
             self.key = key
 
+    class Moved(Message):
+        """Other rows may be in view now."""
+
     can_focus = True
     DEFAULT_CSS = "RowsView { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,17 +46,37 @@ class RowsView(LinesView):
             self.cursor = next(iter(block.keys.values()))
         super().show(block)
 
+    @property
+    def cursor_row(self) -> int | None:
+        """The first row of what is chosen."""
+        return next((row for row, key in self.block.keys.items() if key == self.cursor), None)
+
     def select(self, key: str) -> None:
         """Moves the cursor to that row."""
         self.cursor = key
         self._keep_in_view()
 
     def action_move(self, by: int) -> None:
-        rows = list(self.block.keys.items())
-        if not rows:
-            return
-        at = next((i for i, (_, key) in enumerate(rows) if key == self.cursor), 0)
-        self.select(rows[max(0, min(len(rows) - 1, at + by))][1])
+        # A key may have several rows.
+        keys = list(dict.fromkeys(self.block.keys.values()))
+        at = keys.index(self.cursor) if self.cursor in keys else 0
+        to = max(0, min(len(keys) - 1, at + by))
+        if keys and to != at:
+            self.select(keys[to])
+        else:
+            # What stands before the first and after the last can only be read.
+            self.scroll_rows(by)
+        self.post_message(self.Moved())
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_rows(WHEEL_ROWS)
+        self.post_message(self.Moved())
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_rows(-WHEEL_ROWS)
+        self.post_message(self.Moved())
 
     def action_choose(self) -> None:
         if self.cursor is not None and self.cursor in self.block.keys.values():
@@ -69,19 +92,11 @@ class RowsView(LinesView):
         else:
             self.select(key)
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.scroll_rows(WHEEL_ROWS)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.scroll_rows(-WHEEL_ROWS)
-
     def _keep_in_view(self) -> None:
-        row = next((row for row, key in self.block.keys.items() if key == self.cursor), None)
-        if row is not None:
-            low = row - self.size.height + 1
-            self.offset_rows = min(max(self.offset_rows, low), row)
+        rows = [row for row, key in self.block.keys.items() if key == self.cursor]
+        if rows:
+            low = max(rows) - self.size.height + 1
+            self.offset_rows = min(max(self.offset_rows, low), min(rows))
         self._draw()
 
     def _row(self, at: int) -> tuple[Run, ...]:

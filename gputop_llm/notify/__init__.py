@@ -1,0 +1,1 @@
+"""Telling others what was raised and cleared: a command, a webhook."""

@@ -1,0 +1,105 @@
+"""What a rule answers, and how answers combine.
+
+A condition is RAISED, CLEAR, between the two (hysteresis: nothing changes), or
+UNKNOWN. A rule says one `Check` per subject; the state machine makes symptoms of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from gputop_llm.model.symptom import Subject, Symptom
+from gputop_llm.symptoms.limits import Limits
+
+
+class State(Enum):
+    """Where a condition stands."""
+
+    RAISED = "raised"
+    BETWEEN = "between"
+    CLEAR = "clear"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule's answer on one subject at one tick.
+
+    `needs` says what an UNKNOWN would need. `make` builds the symptom with its evidence; it
+    is called only while the symptom is shown.
+    """
+
+    rule: str
+    subject: Subject
+    state: State
+    needs: str = ""
+    make: Callable[[], Symptom] | None = None
+
+
+def judged(rule: str, subject: Subject, state: State, needs: str, make: Callable[[], Symptom]) -> Check:
+    """A check whose evidence is gathered only while the condition holds: what is shown until it clears is what held."""
+    return Check(rule, subject, state, needs, make if state in (State.RAISED, State.BETWEEN) else None)
+
+
+def over(value: float | None, limits: Limits, name: str) -> State:
+    """Whether a value is over its threshold."""
+    if value is None:
+        return State.UNKNOWN
+    if value > limits.value(name):
+        return State.RAISED
+    return State.CLEAR if value <= limits.clear(name) else State.BETWEEN
+
+
+def at_least(value: float | None, limits: Limits, name: str) -> State:
+    """Whether a value has reached its threshold."""
+    if value is None:
+        return State.UNKNOWN
+    if value >= limits.value(name):
+        return State.RAISED
+    return State.CLEAR if value < limits.clear(name) else State.BETWEEN
+
+
+def under(value: float | None, limits: Limits, name: str) -> State:
+    """Whether a value is under its threshold."""
+    if value is None:
+        return State.UNKNOWN
+    if value < limits.value(name):
+        return State.RAISED
+    return State.CLEAR if value >= limits.clear(name) else State.BETWEEN
+
+
+def is_true(condition: bool | None) -> State:
+    """A condition without hysteresis; None is unknown."""
+    if condition is None:
+        return State.UNKNOWN
+    return State.RAISED if condition else State.CLEAR
+
+
+def all_of(*states: State) -> State:
+    """Holds when all hold; gone when one is gone, whatever the others (also unknown ones) say."""
+    if State.CLEAR in states:
+        return State.CLEAR
+    if State.UNKNOWN in states:
+        return State.UNKNOWN
+    return State.BETWEEN if State.BETWEEN in states else State.RAISED
+
+
+def all_in_turn(*conditions: Callable[[], State]) -> State:
+    """As `all_of`, but asks no further once one is gone: put what is cheap to ask first."""
+    states: list[State] = []
+    for condition in conditions:
+        states.append(condition())
+        if states[-1] is State.CLEAR:
+            break
+    return all_of(*states)
+
+
+def any_of(*states: State) -> State:
+    """Holds when one holds; gone only when all are gone; unknown when none holds and one is unknown."""
+    if State.RAISED in states:
+        return State.RAISED
+    if State.UNKNOWN in states:
+        return State.UNKNOWN
+    return State.BETWEEN if State.BETWEEN in states else State.CLEAR

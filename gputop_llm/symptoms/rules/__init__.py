@@ -1,0 +1,1 @@
+"""The rows of the bottleneck map, a few related ones per module."""

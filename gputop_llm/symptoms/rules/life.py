@@ -1,0 +1,278 @@
+"""warming-up, underloaded and errors-rising: how an engine is doing as a whole. (metrics-stale: stale.py.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from gputop_llm.model import EngineLive, EngineReading
+from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
+from gputop_llm.symptoms.argv import flag_number
+from gputop_llm.symptoms.checks import Check, State, all_of, at_least, is_true, judged, over, under
+from gputop_llm.symptoms.engine import Rule
+from gputop_llm.symptoms.evidence import engine_number, latency_evidence, limit, ranked, when
+from gputop_llm.symptoms.fresh import unreadable
+from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.rules.queue import SEQUENCE_LIMITS, decode_is_slow
+from gputop_llm.symptoms.view import MEAN_S, EngineView, NodeView
+from gputop_llm.units import number, pct, seconds, uptime
+
+WARMING, UNDERLOADED, ERRORS = "warming-up", "underloaded", "errors-rising"
+
+# Reasons for which a request ends that are nobody's wish.
+FAILURES = ("abort", "error")
+
+
+# -- warming-up -----------------------------------------------------------------
+
+
+def warming_up(view: NodeView, limits: Limits) -> Iterator[Check]:
+    """The engine is young, or has yet to make its first token."""
+    for engine in view.engines:
+        age_s = engine_age_s(engine, view.now.at_s)
+        if age_s is None:
+            # It has been there for as long as it has been watched.
+            old = _seen_for_s(engine) + 2.0 * view.now.period_s >= limits.value(f"{WARMING}.age_s")
+            state = State.CLEAR if old else State.UNKNOWN
+            yield Check(WARMING, engine.subject, state, "when the engine was started")
+            continue
+        first = first_token_seen(engine.frame.scrape.value)
+        young = age_s < limits.value(f"{WARMING}.age_s")
+        starting = age_s < limits.value(f"{WARMING}.no_token_s") and _has_yet_to_answer(engine, first)
+        make = partial(_warming, engine, age_s, first, young, limits)
+        yield judged(WARMING, engine.subject, is_true(young or starting), "", make)
+
+
+def engine_age_s(engine: EngineView, now_s: float) -> float | None:
+    """Seconds since the engine was started or began to count anew, whichever is later; None when neither is known."""
+    reading, target = engine.frame.scrape.value, engine.target
+    started = [
+        at for at in (reading.started_s if reading else None, target.started_s if target else None) if at is not None
+    ]
+    ages = [max(0.0, now_s - max(started))] if started else []
+    # Counters that fell are a restart, told or not; it is marked for the length of one window only.
+    # One that is marked when the kept time begins was restarted before that.
+    marks = [frame.window is not None and frame.window.total.restarted for _, frame in engine.past]
+    if True in marks:
+        begun = [i for i in range(1, len(marks)) if marks[i] and not marks[i - 1]]
+        ages += [engine.past[-1][0] - engine.past[i][0] for i in begun[-1:]]
+    return min(ages, default=None)
+
+
+def _seen_for_s(engine: EngineView) -> float:
+    """Seconds since the first good scrape of the kept time."""
+    first = next((at for at, frame in engine.past if frame.scrape.value is not None), None)
+    return 0.0 if first is None else engine.past[-1][0] - first
+
+
+def first_token_seen(reading: EngineReading | None) -> bool | None:
+    """Whether the engine has ever generated a token; None when its page does not tell."""
+    if reading is None or reading.problem is not None:
+        return None
+    counts = [one.counters["generation_tokens"] for one in reading.series if "generation_tokens" in one.counters]
+    return any(count > 0 for count in counts) if counts else None
+
+
+def _has_yet_to_answer(engine: EngineView, first: bool | None) -> bool:
+    """Whether requests wait for the first token ever, or the page has never been there."""
+    live = engine.live
+    if engine.frame.scrape.value is None:
+        return True
+    return first is False and live is not None and bool(live.running)
+
+
+def _warming(engine: EngineView, age_s: float, first: bool | None, young: bool, limits: Limits) -> Symptom:
+    until = f"{WARMING}.age_s" if young else f"{WARMING}.no_token_s"
+    seen = {True: "yes", False: "no", None: None}[first]
+    never = engine.frame.scrape.value is None
+    if never:
+        headline = f"the engine is starting ({uptime(age_s)} old, no metrics page yet): normal"
+    else:
+        headline = f"the engine is {uptime(age_s)} old{'' if first else ', no first token yet'}: normal"
+    return Symptom(
+        id=WARMING,
+        subject=engine.subject,
+        severity=Severity.NOTE,
+        headline=f"{headline}; other rules are held back",
+        evidence=(
+            Evidence("age", age_s, "s", "start of the process, or of its counters", **limit(limits, until)),
+            Evidence(
+                "first token seen",
+                None,
+                "",
+                f"{engine.kind} /metrics",
+                text=seen,
+                missing=None if seen else "no page, or no token counter on it",
+            ),
+        ),
+        causes=(
+            Cause(
+                "a cold start: weights are loaded, kernels compiled, CUDA graphs captured, caches are empty",
+                when(never, "the metrics page has not been there yet") + when(first is False, "no token so far"),
+                when(first is True, "tokens are being generated"),
+            ),
+        ),
+        advice=(
+            Advice("wait; judge nothing by the first requests"),
+            Advice(
+                "start faster at the price of slower steps",
+                {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": "cuda_graph_config: null"},
+            ),
+        ),
+        refuted_by="the process and its counters are older than they say (a clock that was set)",
+        agreeing=young + (first is not True),
+        signals=2,
+    )
+
+
+# -- underloaded ----------------------------------------------------------------
+
+
+def underloaded(view: NodeView, limits: Limits) -> Iterator[Check]:
+    """Nothing waits, little runs, and tokens come as fast as usual."""
+    for engine in view.engines:
+        live, lacking = engine.live, unreadable(engine, limits)
+        if live is None or lacking:
+            yield Check(UNDERLOADED, engine.subject, State.UNKNOWN, lacking or "")
+            continue
+        running = engine.mean("running")
+        waited = max((value for _, value in engine.values("waiting", MEAN_S)), default=None)
+        few = under(running, limits, f"{UNDERLOADED}.running")
+        cap = flag_number(engine, *SEQUENCE_LIMITS)
+        if cap is not None and running is not None and cap[1] > 0:
+            few = all_of(few, under(100.0 * running / cap[1], limits, f"{UNDERLOADED}.of_cap_pct"))
+        slow, _ = decode_is_slow(engine, limits)
+        state = all_of(
+            few,
+            is_true(None if waited is None else waited == 0),
+            # With too few tokens to judge by, nothing is slow; with none at all, nothing is well.
+            is_true(slow is not State.RAISED and not (running and live.generation_tokens_per_s == 0)),
+        )
+        name = "running" if few is State.UNKNOWN else "waiting"
+        needs = f"{name} ({live.missing.get(name, 'not on the page')})"
+        make = partial(_underloaded, engine, live, running or 0.0, limits)
+        yield judged(UNDERLOADED, engine.subject, state, needs, make)
+    for engine in view.ended:
+        # What is gone is not well.
+        yield Check(UNDERLOADED, engine.subject, State.CLEAR)
+
+
+def _underloaded(engine: EngineView, live: EngineLive, running: float, limits: Limits) -> Symptom:
+    arrive = live.requests_per_s
+    headline = f"nothing waits and {number(running)} run: normal, the clients are the limit"
+    if arrive is not None:
+        headline += f" ({number(arrive)} requests/s)"
+    itl = live.latency.get("itl")
+    return Symptom(
+        id=UNDERLOADED,
+        subject=engine.subject,
+        severity=Severity.NOTE,
+        headline=headline,
+        evidence=(
+            Evidence(
+                "running",
+                running,
+                "",
+                f"{engine.kind} /metrics, mean",
+                MEAN_S,
+                **limit(limits, f"{UNDERLOADED}.running"),
+            ),
+            engine_number(engine, live, "waiting", "waiting", ""),
+            engine_number(engine, live, "requests_per_s", "requests that finish", "/s"),
+            engine_number(engine, live, "kv_usage_pct", "KV cache usage", "%"),
+            *(latency_evidence(engine, live, "itl", "ITL", None, None) if itl else ()),
+        ),
+        causes=(Cause("nothing is wrong: the engine could serve more than it is sent", ("nothing waits",)),),
+        advice=(Advice("send it more, or serve this model with less"),),
+        refuted_by="clients that wait although nothing waits here: then the limit is before the engine",
+        agreeing=2 + (itl is not None),
+        signals=3,
+        chart=engine.series("running"),
+        chart_threshold=limits.value(f"{UNDERLOADED}.running"),
+    )
+
+
+# -- errors-rising --------------------------------------------------------------
+
+
+def errors_rising(view: NodeView, limits: Limits) -> Iterator[Check]:
+    """More than a few requests in a hundred end by abort or error."""
+    for engine in view.engines:
+        live, lacking = engine.live, unreadable(engine, limits)
+        if live is None or lacking:
+            yield Check(ERRORS, engine.subject, State.UNKNOWN, lacking or "")
+            continue
+        total, window = live.requests_per_s, live.window_s
+        if total is None or window is None:
+            why = live.missing.get("finished_per_s", "not on the page")
+            yield Check(ERRORS, engine.subject, State.UNKNOWN, f"requests by how they ended ({why})")
+            continue
+        failed = sum(live.finished_per_s.get(reason, 0.0) for reason in FAILURES)
+        share = 100.0 * failed / total if total > 0 else 0.0
+        state = all_of(
+            over(share, limits, f"{ERRORS}.share_pct"),
+            at_least(failed * window, limits, f"{ERRORS}.failures"),
+        )
+        yield judged(ERRORS, engine.subject, state, "", partial(_errors, engine, live, failed, share, limits))
+
+
+def _errors(engine: EngineView, live: EngineLive, failed: float, share: float, limits: Limits) -> Symptom:
+    source = f"{engine.kind} /metrics"
+    reasons = {reason: rate for reason in FAILURES if (rate := live.finished_per_s.get(reason))}
+    told = ", ".join(f"{reason} {number(rate)}/s" for reason, rate in reasons.items())
+    aborted, errors = reasons.get("abort", 0.0), reasons.get("error", 0.0)
+    ttft = live.latency.get("ttft")
+    slow = ttft is not None and ttft.mean_s is not None and ttft.mean_s > limits.value("ttft-high.p95_s")
+    waits = f"TTFT mean {seconds(ttft.mean_s if ttft else None)}, {live.waiting or 0:.0f} waiting"
+    return Symptom(
+        id=ERRORS,
+        subject=engine.subject,
+        severity=Severity.CRITICAL if share > limits.value(f"{ERRORS}.critical_pct") else Severity.WARNING,
+        headline=f"{pct(share, 1)} of the requests fail: {told}",
+        evidence=(
+            Evidence("failed share", share, "%", source, live.window_s, **limit(limits, f"{ERRORS}.share_pct")),
+            Evidence(
+                "failed in the window",
+                failed * (live.window_s or 0.0),
+                "",
+                source,
+                live.window_s,
+                **limit(limits, f"{ERRORS}.failures"),
+            ),
+            *(
+                Evidence(f"finished: {reason}", rate, "/s", source, live.window_s)
+                for reason, rate in sorted(live.finished_per_s.items())
+            ),
+            Evidence("HTTP 5xx", None, "/s", source, missing="HTTP status codes are not read"),
+        ),
+        causes=ranked(
+            Cause(
+                "clients give up: their timeout is shorter than the wait",
+                when(aborted > errors, f"abort {number(aborted)}/s") + when(slow or bool(live.waiting), waits),
+                when(errors > aborted, f"error {number(errors)}/s: the engine ended them, not the clients")
+                + when(aborted > 0 and not slow and live.waiting == 0, waits),
+            ),
+            Cause(
+                "the engine fails requests: out of memory, a bad input, a failed KV transfer",
+                when(errors > 0, f"error {number(errors)}/s"),
+                when(errors == 0, "none ended by error"),
+            ),
+        ),
+        advice=(
+            Advice("read the engine's log at these times: each error is told there with its request"),
+            Advice(
+                "refuse early what can't be served in time, instead of letting clients time out",
+                {"vllm": "--max-num-queued-reqs (vLLM 0.32)", "sglang": "--max-queued-requests"},
+            ),
+        ),
+        refuted_by="the clients count no failures in the same minute: they stopped the requests themselves",
+        agreeing=1 + (errors > 0) + (slow or bool(live.waiting)),
+        signals=3,
+    )
+
+
+RULES = (
+    Rule(WARMING, "the engine is young", warming_up),
+    Rule(UNDERLOADED, "the clients are the limit", underloaded),
+    Rule(ERRORS, "requests fail", errors_rising),
+)

@@ -1,0 +1,269 @@
+"""stalled: requests run and nothing moves. How the kinds of it are told apart is in stall_kinds.py.
+
+Standing still is measured on the engine's own live counters over the kept scrapes, so the rule needs no hold time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from gputop_llm.model import EngineFrame, EngineReading, EngineSeries
+from gputop_llm.model.symptom import Evidence, Severity, Subject, Symptom
+from gputop_llm.symptoms.checks import Check, State, judged
+from gputop_llm.symptoms.engine import Rule
+from gputop_llm.symptoms.evidence import limit
+from gputop_llm.symptoms.fresh import unreadable
+from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.processes import dead_processes, label, state_of, stopped_processes
+from gputop_llm.symptoms.rules import ended, stall_kinds
+from gputop_llm.symptoms.view import EngineView, NodeView
+from gputop_llm.units import pct, uptime
+
+RULE = "stalled"
+
+# As many are listed; an engine of more ranks shows its first.
+_MOST_LISTED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """How long one rank (or the engine as a whole, `rank` None) has run without progress.
+
+    `longer`: it was so when the kept time began, so that it may be longer.
+    """
+
+    rank: str | None
+    still_s: float
+    longer: bool
+    running: float
+    waiting: float | None
+
+    @property
+    def duration(self) -> str:
+        """How long, as people read it."""
+        return f"{'more than ' if self.longer else ''}{uptime(self.still_s)}"
+
+
+def stalled(view: NodeView, limits: Limits) -> Iterator[Check]:
+    """Requests run without a step or token for too long; or an engine ended with requests, or lost its API server."""
+    for engine in view.engines:
+        lacking = unreadable(engine, limits)
+        yield from _unanswered(view, engine, limits, lacking) if lacking else _answered(view, engine, limits)
+    yield from ended.checks(view, limits)
+
+
+# -- a page that answers ----------------------------------------------------------
+
+
+def _answered(view: NodeView, engine: EngineView, limits: Limits) -> Iterator[Check]:
+    reading = engine.frame.scrape.value
+    assert reading is not None
+    lacking = _no_signal(engine, reading)
+    if lacking is not None:
+        yield Check(RULE, engine.subject, State.UNKNOWN, lacking)
+        return
+    ranks = sorted({one.rank for one in reading.series}, key=str)
+    stills = [standstill(engine, rank) for rank in ranks]
+    busy = [still for still in stills if still.running > 0]
+    limit_s = _limit_s(engine, busy, limits)
+    states = {still.rank: _state(still, limit_s, limits) for still in stills}
+    all_still = [still for still in busy if states[still.rank] is State.RAISED]
+    # All that have something to do; one of several ranks is named.
+    whole = len(ranks) == 1 or len(all_still) == len(busy) != 1
+    if whole:
+        # The one that moved last tells how long all have been still.
+        state = State.CLEAR
+        total = Standstill(None, 0.0, False, 0.0, None)
+        if busy:
+            last = min(busy, key=lambda still: still.still_s)
+            state = states[last.rank]
+            total = Standstill(
+                None, last.still_s, last.longer, sum(still.running for still in busy), _waiting(reading.series)
+            )
+        yield judged(RULE, engine.subject, state, "", partial(_symptom, view, engine, engine.subject, total, limits))
+    else:
+        yield Check(RULE, engine.subject, State.CLEAR)
+    if len(ranks) > 1:
+        for still in stills:
+            subject = engine.rank_subject(still.rank)
+            state = State.CLEAR if whole else states[still.rank]
+            yield judged(RULE, subject, state, "", partial(_symptom, view, engine, subject, still, limits))
+
+
+def _no_signal(engine: EngineView, reading: EngineReading) -> str | None:
+    """What is lacking to see progress; None when there is enough."""
+    if not reading.progress:
+        return "a live progress signal: this engine's counters move only as requests end"
+    counts = {name: one.counters[name] for one in reading.series for name in reading.progress if name in one.counters}
+    if not counts:
+        return "step or token counters (not on the page yet)"
+    if "steps" not in counts and not any(counts.values()):
+        # A model that only embeds never will.
+        return "a live progress signal: no step counter, and this engine has never generated a token"
+    if all(one.running is None for one in reading.series):
+        missing = engine.live.missing if engine.live else {}
+        return f"running ({missing.get('running', 'not on the page')})"
+    return None
+
+
+def standstill(engine: EngineView, rank: str | None) -> Standstill:
+    """How long a rank's counters have not moved while something ran on it; 0 s when they just did, or nothing runs."""
+    newest = oldest = None
+    counts: list[float | None] = []
+    running, waiting, longer = 0.0, None, True
+    for at, frame in engine.scrapes():
+        now, found = _of_rank(frame, rank)
+        if newest is None:
+            reading = frame.scrape.value
+            newest, counts, running = at, found, now
+            waiting = _waiting(one for one in (reading.series if reading else ()) if one.rank == rank)
+        if now <= 0 or found != counts or counts.count(None) == len(counts):
+            longer = False
+            break
+        oldest = at
+    if newest is None or oldest is None:
+        return Standstill(rank, 0.0, False, running, waiting)
+    return Standstill(rank, newest - oldest, longer and newest > oldest, running, waiting)
+
+
+def _of_rank(frame: EngineFrame, rank: str | None) -> tuple[float, list[float | None]]:
+    """What runs on a rank, and its progress counters, of all models."""
+    running, counts = 0.0, []
+    reading = frame.scrape.value
+    if reading is not None:
+        for one in reading.series:
+            if one.rank == rank:
+                running += one.running or 0.0
+                counts += [one.counters.get(name) for name in reading.progress]
+    return running, counts
+
+
+def _waiting(series: Iterable[EngineSeries]) -> float | None:
+    known = [one.waiting for one in series if one.waiting is not None]
+    return sum(known) if known else None
+
+
+def _limit_s(engine: EngineView, busy: list[Standstill], limits: Limits) -> float:
+    """How long is too long: longer while there are signs of work without tokens."""
+    quick = limits.value(f"{RULE}.no_progress_s")
+    if any(still.still_s >= quick for still in busy) and stall_kinds.signs_of_work(engine, limits):
+        return max(quick, limits.value(f"{RULE}.working_s"))
+    return quick
+
+
+def _state(still: Standstill, limit_s: float, limits: Limits) -> State:
+    if still.running > 0 and still.still_s >= limit_s:
+        return State.RAISED
+    return State.CLEAR if still.still_s <= limits.clear(f"{RULE}.no_progress_s") else State.BETWEEN
+
+
+# -- a page that doesn't ----------------------------------------------------------
+
+
+def _unanswered(view: NodeView, engine: EngineView, limits: Limits, lacking: str) -> Iterator[Check]:
+    """Without a fresh page only the processes and GPUs can tell, and only of requests that ran at the last answer."""
+    reading, age_s = engine.frame.scrape.value, engine.frame.scrape.age_s
+    running = sum(one.running or 0.0 for one in reading.series) if reading else 0.0
+    if reading is None or age_s is None or running <= 0:
+        yield Check(RULE, engine.subject, State.UNKNOWN, lacking)
+        return
+    front_end = stall_kinds.front_end_hangs(engine, limits, answered=False)
+    if front_end or dead_processes(view, engine) or stopped_processes(engine):
+        still = Standstill(None, age_s, False, running, _waiting(reading.series))
+        make = partial(_symptom, view, engine, engine.subject, still, limits, answered=False)
+        yield judged(RULE, engine.subject, State.RAISED, "", make)
+    else:
+        yield Check(RULE, engine.subject, State.UNKNOWN, lacking)
+
+
+# -- the symptom ------------------------------------------------------------------
+
+
+def _symptom(
+    view: NodeView,
+    engine: EngineView,
+    subject: Subject,
+    still: Standstill,
+    limits: Limits,
+    answered: bool = True,
+) -> Symptom:
+    found = stall_kinds.diagnose(view, engine, still.rank if subject is not engine.subject else None, limits, answered)
+    what = "no token" if answered else "no answer"
+    source = f"{engine.kind} /metrics"
+    working = stall_kinds.signs_of_work(engine, limits)
+    threshold = f"{RULE}.{'working_s' if working else 'no_progress_s'}"
+    changed_s = _last_change_s(engine)
+    reading = engine.frame.scrape.value
+    names = ", ".join(reading.progress if reading else ()).replace("_", " ")
+    return Symptom(
+        id=RULE,
+        subject=subject,
+        severity=Severity.CRITICAL,
+        headline=f"{what} for {still.duration} with {still.running:.0f} running: {found.clause}",
+        evidence=(
+            Evidence(
+                f"{what} for",
+                still.still_s,
+                "s",
+                f"{source}: {names}" if answered else engine.frame.url,
+                text=still.duration if still.longer else None,
+                **limit(limits, threshold),
+            ),
+            Evidence("running", still.running, "", source),
+            Evidence(
+                "waiting", still.waiting, "", source, missing="not on the page" if still.waiting is None else None
+            ),
+            Evidence(
+                "last change of any figure on the page",
+                changed_s,
+                "s",
+                source,
+                text=None if changed_s is not None else "before the kept two minutes",
+            ),
+            *found.evidence,
+            *_process_evidence(engine),
+        ),
+        causes=found.causes,
+        advice=found.advice,
+        refuted_by="a step or token is counted in the next scrapes, or two stack dumps ten seconds apart differ",
+        next_capture="py-spy",
+        agreeing=1 + found.agreeing,
+        signals=1 + found.signals,
+        chart=engine.series("generation_tokens_per_s"),
+        chart_threshold=0.0,
+    )
+
+
+def _process_evidence(engine: EngineView) -> Iterator[Evidence]:
+    loads = {load.pid: load for load in engine.processes}
+    for p in (engine.target.processes if engine.target else ())[:_MOST_LISTED]:
+        cpu = loads[p.pid].cpu_pct if p.pid in loads else None
+        text = f"state {state_of(engine, p) or 'unknown'}" + (f", {pct(cpu)} of a core" if cpu is not None else "")
+        yield Evidence(label(p), cpu, "%", "/proc", text=text)
+
+
+def _last_change_s(engine: EngineView) -> float | None:
+    """Seconds since anything on the page moved, to the newest frame; None when nothing did in the kept time."""
+    newest: EngineReading | None = None
+    last = math.nan
+    for at, frame in engine.scrapes():
+        reading = frame.scrape.value
+        if newest is None:
+            newest = reading
+        elif reading is None or newest is None or not _alike(reading, newest):
+            return engine.past[-1][0] - last
+        last = at
+    return None
+
+
+def _alike(one: EngineReading, other: EngineReading) -> bool:
+    def figures(reading: EngineReading) -> list[object]:
+        return [(s.running, s.waiting, s.kv_usage_pct, dict(s.counters)) for s in reading.series]
+
+    return figures(one) == figures(other)
+
+
+RULES = (Rule(RULE, "requests run and nothing moves", stalled),)

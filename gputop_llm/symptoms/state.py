@@ -1,0 +1,133 @@
+"""From checks to symptoms: a condition must hold for a while, and be gone for a while.
+
+Between a threshold and its clear value nothing changes, so noise around either makes nothing flap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from gputop_llm.model.symptom import CantTell, Subject, Symptom
+from gputop_llm.symptoms.checks import Check, State
+from gputop_llm.symptoms.limits import Limits
+
+log = logging.getLogger(__name__)
+
+# Evidence of so many symptoms is gathered per tick, of those first whose evidence is oldest: on a node where everything
+# is wrong each is renewed every few ticks, and a tick costs no more for it.
+REMADE = 6
+
+# A subject or input that vanishes ends its symptom after this time, even if nothing ever said "clear".
+FORGET_S = 30.0
+
+
+@dataclass(slots=True)
+class _Track:
+    """One rule on one subject. Times are monotonic seconds, `since_s` wall time."""
+
+    subject: Subject
+    active: bool = False
+    held_since: float | None = None
+    clear_since: float | None = None
+    since_s: float | None = None
+    last_known: float = 0.0
+    shown: Symptom | None = None
+    made_at: float = 0.0
+
+
+class SymptomState:
+    """Keeps what is raised. `update` once per tick, with times from the frame.
+
+    Args:
+        limits: for each rule's hold and clear times.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._tracks: dict[tuple[str, str], _Track] = {}
+        self._pending: list[tuple[Check, _Track]] = []
+        self._failed: set[str] = set()
+
+    def update(self, checks: Iterable[Check], mono_s: float, wall_s: float) -> tuple[list[Symptom], list[CantTell]]:
+        """Takes one tick's checks; returns what is raised now, and what can't be told."""
+        cant_tell: list[CantTell] = []
+        raised: list[Symptom] = []
+        seen: set[tuple[str, str]] = set()
+        active: list[tuple[Check, _Track]] = []
+        self._pending = []
+        for check in checks:
+            key = (check.rule, check.subject.key)
+            seen.add(key)
+            if check.state is State.UNKNOWN:
+                cant_tell.append(CantTell(check.rule, check.subject, check.needs))
+            track = self._tracks.get(key)
+            if track is None:
+                if check.state in (State.CLEAR, State.UNKNOWN):
+                    continue
+                track = self._tracks[key] = _Track(check.subject)
+            self._step(track, check, mono_s, wall_s)
+            if track.active:
+                active.append((check, track))
+            elif track.held_since is not None:
+                self._pending.append((check, track))
+        self._renew(active, mono_s)
+        raised += [track.shown for _, track in active if track.shown is not None]
+        for key, track in list(self._tracks.items()):
+            quiet = not track.active and track.held_since is None
+            if quiet or mono_s - track.last_known > FORGET_S:
+                del self._tracks[key]
+            elif key not in seen and track.active and track.shown is not None:
+                raised.append(track.shown)
+        return raised, cant_tell
+
+    def _renew(self, active: list[tuple[Check, _Track]], mono_s: float) -> None:
+        """Gathers the evidence of what is new, and of what has not been renewed for longest."""
+        new = sum(track.shown is None for _, track in active)
+        oldest = sorted(active, key=lambda pair: (pair[1].shown is not None, pair[1].made_at))
+        for check, track in oldest[: max(REMADE, new)]:
+            track.shown = self._made(check, track) or track.shown
+            track.made_at = mono_s
+
+    def pending(self) -> tuple[Symptom, ...]:
+        """What holds, but not yet for long enough to be raised."""
+        return tuple(made for check, track in self._pending if (made := self._made(check, track)) is not None)
+
+    def suspected(self) -> Iterator[tuple[str, str]]:
+        """(rule, subject key) of each condition that holds, raised or not yet."""
+        return (key for key, track in self._tracks.items() if track.active or track.held_since is not None)
+
+    def _made(self, check: Check, track: _Track) -> Symptom | None:
+        """The symptom with its evidence; None when the rule has a bug there, which must stop no other."""
+        if check.make is None:
+            return None
+        try:
+            return replace(check.make(), since_s=track.since_s)
+        except Exception:  # as above
+            if check.rule not in self._failed:
+                self._failed.add(check.rule)
+                log.exception("the evidence of %s could not be gathered", check.rule)
+            return None
+
+    def _step(self, track: _Track, check: Check, mono_s: float, wall_s: float) -> None:
+        for_s, clear_s = self._limits.hold(check.rule)
+        if check.state is State.UNKNOWN:
+            return
+        track.last_known = mono_s
+        if check.state is State.RAISED:
+            track.clear_since = None
+            if track.held_since is None:
+                track.held_since, track.since_s = mono_s, wall_s
+            if mono_s - track.held_since >= for_s:
+                track.active = True
+        elif check.state is State.BETWEEN:
+            track.clear_since = None
+        else:
+            if not track.active:
+                track.held_since = None
+                return
+            if track.clear_since is None:
+                track.clear_since = mono_s
+            if mono_s - track.clear_since >= clear_s:
+                track.active, track.held_since, track.clear_since, track.shown = False, None, None, None

@@ -1,0 +1,53 @@
+"""The busiest thread of an engine's processes: the one that a slow host shows in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gputop_llm.model import ProcessLoad
+from gputop_llm.symptoms.view import EngineView, LoadView
+
+
+@dataclass(frozen=True, slots=True)
+class HotThread:
+    """A thread and its CPU use in percent of one core, over the rules' window."""
+
+    process: LoadView
+    thread: str
+    cpu_pct: float
+
+    @property
+    def label(self) -> str:
+        """What it is called: "engine-core 624, main thread"."""
+        return f"{self.process.now.role} {self.process.now.pid}, {self.thread}"
+
+
+def computing(engine: EngineView) -> tuple[LoadView, ...]:
+    """The processes that feed the engine's GPUs: engine cores, workers, and whatever else has a GPU."""
+    with_gpu = {p.pid for p in (engine.target.processes if engine.target else ()) if p.gpus}
+    return tuple(p for p in engine.loads if p.now.role in ("engine-core", "worker") or p.now.pid in with_gpu)
+
+
+def serving(engine: EngineView) -> tuple[LoadView, ...]:
+    """The processes that speak HTTP and tokenise."""
+    feeding = computing(engine)
+    return tuple(p for p in engine.loads if p.now.role == "api-server" and p not in feeding)
+
+
+def hottest(processes: tuple[LoadView, ...]) -> HotThread | None:
+    """The busiest thread of some processes; None when no thread's load is known."""
+    found = [hot for process in processes if (hot := _hottest_of(process)) is not None]
+    return max(found, key=lambda hot: hot.cpu_pct, default=None)
+
+
+def _hottest_of(process: LoadView) -> HotThread | None:
+    main = process.mean(lambda load: load.main_thread_pct)
+    other = process.mean(_top_other_pct)
+    if other is not None and (main is None or other > main):
+        name = next(t.name for t in process.now.top_threads if t.tid != process.now.pid)
+        return HotThread(process, f"thread {name}", other)
+    return None if main is None else HotThread(process, "main thread", main)
+
+
+def _top_other_pct(load: ProcessLoad) -> float | None:
+    return next((thread.cpu_pct for thread in load.top_threads if thread.tid != load.pid), None)

@@ -1,0 +1,380 @@
+"""What a rule may look at: the newest frames, arranged by engine and by GPU.
+
+Made anew each tick. Everything here is a lookup, a mean or a difference; no thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
+from gputop_llm.model.symptom import Subject
+
+# Means of noisy momentary readings (NVML, GPM) are over this long.
+MEAN_S = 10.0
+# A source that has been silent for longer says nothing about now.
+STALE_S = 15.0
+
+Baseline = Callable[["EngineView", EngineLive, str], float | None]
+
+
+def no_baseline(_engine: EngineView, _live: EngineLive, _metric: str) -> float | None:
+    """A baseline that knows nothing yet."""
+    return None
+
+
+class GpuView:
+    """One GPU over the kept frames."""
+
+    def __init__(self, newest: Gpu, past: Sequence[tuple[float, Gpu]]) -> None:
+        self.now = newest
+        self.index = newest.index
+        self.past = past
+        self.subject = Subject(f"gpu:{newest.index}", f"GPU {newest.index}")
+        self._means: dict[tuple[str, float], float | None] = {}
+        self._readings: dict[float, Sequence[tuple[float, Gpu]]] = {}
+
+    def instance(self, gpu_instance: int) -> Subject:
+        """One MIG instance of the GPU."""
+        return Subject(f"{self.subject.key}/mig:{gpu_instance}", f"{self.subject.label} MIG instance {gpu_instance}")
+
+    def get(self, name: str) -> float | None:
+        """The newest value of a field of Gpu, or of Gpm as "gpm.<field>"."""
+        return _field(self.now, name)
+
+    def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
+        """The mean of a field's known values over the newest `over_s` seconds; None when it is unknown now."""
+        key = (name, over_s)
+        if key not in self._means:
+            self._means[key] = None if self.get(name) is None else _mean(self._known(name, over_s))
+        return self._means[key]
+
+    def _known(self, name: str, over_s: float) -> list[float]:
+        readings = self.readings(over_s)
+        if name.startswith("gpm."):
+            read = _reader(name[4:])
+            return [v for _, gpu in readings if gpu.gpm is not None and (v := read(gpu.gpm)) is not None]
+        read = _reader(name)
+        return [v for _, gpu in readings if (v := read(gpu)) is not None]
+
+    def values(self, name: str, over_s: float) -> Iterator[tuple[float, float | None]]:
+        """(monotonic time, value) of a field over the newest `over_s` seconds, oldest first."""
+        readings = self.readings(over_s)
+        if name.startswith("gpm."):
+            of_gpm = _reader(name[4:])
+            return ((at, None if gpu.gpm is None else of_gpm(gpu.gpm)) for at, gpu in readings)
+        read = _reader(name)
+        return ((at, read(gpu)) for at, gpu in readings)
+
+    def readings(self, over_s: float = MEAN_S) -> Sequence[tuple[float, Gpu]]:
+        """(monotonic time, reading) over the newest `over_s` seconds, oldest first."""
+        found = self._readings.get(over_s)
+        if found is None:
+            first = bisect_left(self.past, self.past[-1][0] - over_s, key=itemgetter(0)) if self.past else 0
+            found = self._readings[over_s] = self.past[first:]
+        return found
+
+    def missing(self, name: str) -> str:
+        """Why a field is unknown."""
+        return self.now.missing.get(name) or self.now.missing.get(name.split(".")[0]) or "not known on this GPU"
+
+
+class LoadView:
+    """One process of an engine over the newest `MEAN_S` seconds."""
+
+    def __init__(self, newest: ProcessLoad, recent: Sequence[ProcessLoad]) -> None:
+        self.now = newest
+        self.recent = recent
+
+    def mean(self, read: Callable[[ProcessLoad], float | None]) -> float | None:
+        """The mean of what `read` finds; None when it is unknown now."""
+        if read(self.now) is None:
+            return None
+        return _mean([value for load in self.recent if (value := read(load)) is not None])
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """One engine endpoint over the kept frames."""
+
+    frame: EngineFrame
+    target: Target | None
+    gpus: tuple[GpuView, ...]
+    processes: tuple[ProcessLoad, ...]
+    past: Sequence[tuple[float, EngineFrame]]
+    subject: Subject
+    baseline: Baseline = field(default=no_baseline)
+    loads: tuple[LoadView, ...] = ()
+    _means: dict[tuple[str, float], float | None] = field(default_factory=dict, repr=False, compare=False)
+    _totals: dict[float, list[tuple[float, EngineLive]]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def live(self) -> EngineLive | None:
+        """All models and ranks together, over the newest window; None before the first scrape."""
+        return self.frame.window.total if self.frame.window else None
+
+    @property
+    def models(self) -> tuple[EngineLive, ...]:
+        """One entry per model."""
+        return self.frame.window.models if self.frame.window else ()
+
+    @property
+    def ranks(self) -> tuple[EngineLive, ...]:
+        """One entry per model and data-parallel rank."""
+        return self.frame.window.ranks if self.frame.window else ()
+
+    @property
+    def kind(self) -> str:
+        """The engine's name ("vllm"), as the page tells it, else as its processes do."""
+        reading = self.frame.scrape.value
+        return reading.engine if reading else (self.target.engine if self.target else "unknown")
+
+    def scrapes(self, over_s: float = math.inf) -> Iterator[tuple[float, EngineFrame]]:
+        """(monotonic time of the scrape, a frame that shows it) over the newest `over_s` seconds, newest first."""
+        seen: float | None = None
+        for at, frame in reversed(self.past):
+            if self.past[-1][0] - at > over_s:
+                return
+            scraped = frame.scrape.at_mono_s
+            # Two frames may show one scrape; it is one observation.
+            if scraped is not None and scraped != seen:
+                seen = scraped
+                yield scraped, frame
+
+    def values(self, name: str, over_s: float) -> list[tuple[float, float]]:
+        """(monotonic time of the scrape, value) of a field of EngineLive's total, oldest first, known values only."""
+        totals = self._totals.get(over_s)
+        if totals is None:
+            totals = [(at, frame.window.total) for at, frame in self.scrapes(over_s) if frame.window]
+            totals.reverse()
+            self._totals[over_s] = totals
+        return [(at, value) for at, total in totals if (value := getattr(total, name)) is not None]
+
+    def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
+        """The mean of a field's known values over the newest `over_s` seconds."""
+        key = (name, over_s)
+        if key not in self._means:
+            self._means[key] = _mean([v for _, v in self.values(name, over_s)])
+        return self._means[key]
+
+    def model_subject(self, live: EngineLive) -> Subject:
+        """The engine, or the model on it where it serves several."""
+        if live.model is None or len(self.models) < 2:
+            return self.subject
+        return Subject(f"{self.subject.key}/model:{live.model}", f"{self.subject.label}, model {live.model}")
+
+    def rank_subject(self, rank: str | None) -> Subject:
+        """One data-parallel rank of the engine."""
+        return Subject(f"{self.subject.key}/rank:{rank}", f"{self.subject.label}, DP rank {rank}")
+
+    def series(self, name: str) -> str:
+        """The history series of a figure of this engine."""
+        return f"engine.{self.frame.target_key}.{name}"
+
+
+class Timeline:
+    """The readings of some frames by GPU and by engine, each with the time of its frame, oldest first.
+
+    From one tick to the next almost all frames are the same: it is moved on, and not made anew.
+    """
+
+    def __init__(self) -> None:
+        self.gpus: dict[int, list[tuple[float, Gpu]]] = {}
+        self.engines: dict[str, list[tuple[float, EngineFrame]]] = {}
+        self._newest: Frame | None = None
+        self._reading: GpuNode | None = None
+
+    def move(self, frames: Sequence[Frame]) -> Timeline:
+        """The same timeline over these frames."""
+        if self._newest is None or len(frames) < 2 or frames[-2] is not self._newest:
+            self.gpus, self.engines, self._reading = {}, {}, None
+            new: Sequence[Frame] = frames
+        else:
+            new = frames[-1:]
+            _forget(self.gpus, frames[0].mono_s)
+            _forget(self.engines, frames[0].mono_s)
+        for frame in new:
+            reading = frame.gpus.value
+            if reading is not None and reading is not self._reading:
+                self._reading = reading
+                for gpu in reading.gpus:
+                    self.gpus.setdefault(gpu.index, []).append((frame.mono_s, gpu))
+            for engine in frame.engines:
+                self.engines.setdefault(engine.target_key, []).append((frame.mono_s, engine))
+        self._newest = frames[-1]
+        return self
+
+
+def _forget(past: dict[Any, list[tuple[float, Any]]], before: float) -> None:
+    for key in [key for key, readings in past.items() if readings[0][0] < before]:
+        readings = past[key]
+        del readings[: bisect_left(readings, before, key=itemgetter(0))]
+        if not readings:
+            del past[key]
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The whole node at one tick, with the frames before it (oldest first, the newest is the last)."""
+
+    frames: Sequence[Frame]
+    baseline: Baseline = field(default=no_baseline)
+    timeline: Timeline | None = None
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return self.timeline or Timeline().move(self.frames)
+
+    @property
+    def now(self) -> Frame:
+        """The newest frame."""
+        return self.frames[-1]
+
+    @property
+    def node(self) -> GpuNode | None:
+        """The newest reading of all GPUs; None when it is older than `STALE_S`."""
+        return None if (self.now.gpus.age_s or 0.0) > STALE_S else self.now.gpus.value
+
+    @property
+    def host(self) -> Host | None:
+        """The newest reading of the host; None when it is older than `STALE_S`."""
+        return None if (self.now.host.age_s or 0.0) > STALE_S else self.now.host.value
+
+    @cached_property
+    def users(self) -> dict[int, tuple[EngineView, ...]]:
+        """The engines on each GPU by its index; GPUs that no engine uses are not in it."""
+        users: dict[int, tuple[EngineView, ...]] = {}
+        for engine in self.engines:
+            for gpu in engine.gpus:
+                users[gpu.index] = (*users.get(gpu.index, ()), engine)
+        return users
+
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """The readings of the host in the newest `MEAN_S` seconds, oldest first."""
+        found: list[Host] = []
+        for frame in reversed(self.frames):
+            if self.now.mono_s - frame.mono_s > MEAN_S:
+                break
+            if frame.host.value is not None and not (found and found[-1] is frame.host.value):
+                found.append(frame.host.value)
+        return tuple(reversed(found))
+
+    @cached_property
+    def gpus(self) -> dict[int, GpuView]:
+        """GPUs by index."""
+        past = self._timeline.gpus
+        newest = self.node.gpus if self.node else ()
+        return {g.index: GpuView(g, past.get(g.index, ())) for g in newest}
+
+    @cached_property
+    def engines(self) -> tuple[EngineView, ...]:
+        """Engines that are scraped."""
+        targets = {t.key: t for t in (self.now.targets.value.targets if self.now.targets.value else ())}
+        loads = self._loads()
+        views = []
+        for frame in self.now.engines:
+            target = targets.get(frame.target_key)
+            views.append(
+                EngineView(
+                    frame=frame,
+                    target=target,
+                    gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
+                    processes=tuple(loads[p].now for p in (target.pids if target else ()) if p in loads),
+                    past=self._timeline.engines[frame.target_key],
+                    subject=_engine_subject(target, frame),
+                    baseline=self.baseline,
+                    loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
+                )
+            )
+        return tuple(views)
+
+    @cached_property
+    def ended(self) -> tuple[EngineView, ...]:
+        """Engines of the kept frames that are no target any more, each as it was seen last."""
+        if self.now.targets.value is None:
+            return ()
+        there = {t.key for t in self.now.targets.value.targets} | {e.target_key for e in self.now.engines}
+        views = []
+        for key in sorted(self._timeline.engines.keys() - there):
+            past = self._timeline.engines[key]
+            target = next((t for t in self.past_targets if t.key == key), None)
+            subject = _engine_subject(target, past[-1][1])
+            views.append(EngineView(past[-1][1], target, (), (), past, subject, self.baseline))
+        return tuple(views)
+
+    @property
+    def past_targets(self) -> Iterator[Target]:
+        """The targets of the kept frames, newest first, those of the newest frame too."""
+        seen: tuple[Target, ...] = ()
+        for frame in reversed(self.frames):
+            found = frame.targets.value
+            # A look around is shown by several frames.
+            if found is not None and found.targets is not seen:
+                seen = found.targets
+                yield from seen
+
+    def _loads(self) -> dict[int, LoadView]:
+        """The watched processes by PID."""
+        if self.host is None:
+            return {}
+        recent: dict[int, list[ProcessLoad]] = {}
+        for host in self.hosts:
+            for load in host.processes:
+                recent.setdefault(load.pid, []).append(load)
+        return {load.pid: LoadView(load, recent.get(load.pid, [load])) for load in self.host.processes}
+
+    @cached_property
+    def scopes(self) -> dict[str, frozenset[str]]:
+        """Which engines each GPU belongs to, for grouping; engines belong to themselves. The node is not in it."""
+        of_gpu: dict[str, set[str]] = {g.subject.key: set() for g in self.gpus.values()}
+        for engine in self.engines:
+            for gpu in engine.gpus:
+                of_gpu[gpu.subject.key].add(engine.subject.key)
+        scopes = {key: frozenset(engines) for key, engines in of_gpu.items()}
+        for engine in self.engines:
+            scopes[engine.subject.key] = frozenset({engine.subject.key})
+            for model in engine.models:
+                scopes[engine.model_subject(model).key] = frozenset({engine.subject.key})
+            for rank in engine.ranks:
+                scopes[engine.rank_subject(rank.rank).key] = frozenset({engine.subject.key})
+            for process in engine.target.processes if engine.target else ():
+                for gpu in engine.gpus:
+                    if process.mig_instance is not None and gpu.index in process.gpus:
+                        scopes[gpu.instance(process.mig_instance).key] = frozenset({engine.subject.key})
+        others = [e.subject.key for e in self.ended]
+        others += [target_subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())]
+        for key in others:
+            scopes.setdefault(key, frozenset({key}))
+        return scopes
+
+
+def target_subject(target: Target) -> Subject:
+    """A target as the subject of a symptom, scraped or not."""
+    return Subject(f"engine:{target.key}", f"{target.engine} {target.model or ''}".strip())
+
+
+def _engine_subject(target: Target | None, frame: EngineFrame) -> Subject:
+    return target_subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
+
+
+@cache
+def _reader(name: str) -> Callable[[Any], Any]:
+    return attrgetter(name)
+
+
+def _mean(known: Sequence[float]) -> float | None:
+    return sum(known) / len(known) if known else None
+
+
+def _field(gpu: Gpu, name: str) -> float | None:
+    if name.startswith("gpm."):
+        return None if gpu.gpm is None else getattr(gpu.gpm, name[4:])
+    value: float | None = getattr(gpu, name)
+    return value

@@ -1,0 +1,145 @@
+"""The page of one symptom: all that it carries, and that it stays when the symptom clears."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support import symptom_screens as frames
+from tests.support.screen_text import screen_lines, screen_text, words_of
+
+
+async def test_the_page_has_everything_that_a_symptom_carries(running):
+    async with running(frames.incident()) as it:
+        await it.press("5", "enter")
+        text = it.app.screen.text()
+        for words in (
+            "▲ critical KV cache 97 % full", "since 16:05:41 (3 m 05 s) · rising ↑", "high confidence: 3 of 3 signals",
+            "explains ttft-high, queue-growing", "97.4 %       95 %  10 s · vllm /metrics · limit: default",
+            "not polled: nvidia-smi topo -m shows it", "History KV cache  - - limit 80 %", "1 the KV pool is too small",
+            "+ 41 requests wait", "- few run for long", "nothing seen speaks for or against it",
+            "What would refute it", "nsys: a timeline", "c: not built yet: captures come later",
+        ):  # fmt: skip
+            assert words in text
+
+
+async def test_this_engines_own_flag_comes_first(running):
+    async with running(frames.incident()) as it:
+        await it.press("5", "enter")
+        lines = it.app.screen.text().splitlines()
+        at = lines.index("1 give the pool more memory")
+        assert lines[at + 1] == "  vLLM: --gpu-memory-utilization (up)"
+        assert lines[at + 2] == "  SGLang: --mem-fraction-static (up)"
+        assert "  vLLM: no setting is known for it" in lines
+
+
+async def test_what_follows_names_its_root(running):
+    async with running(frames.incident()) as it:
+        await it.press("5", "down", "enter")
+        assert "explained by kv-pressure: KV cache 97 % full" in screen_text(it.app)
+        assert "limit: SLO --slo-ttft" in screen_text(it.app)
+
+
+async def test_left_and_right_lead_to_the_neighbours_in_the_ranking(running):
+    async with running(frames.one_root()) as it:
+        await it.press("5", "enter", "right")
+        assert "ttft-high" in screen_lines(it.app)[1]
+        await it.press("left", "left")
+        assert "queue-growing" in screen_lines(it.app)[1]
+        await it.press("right")
+        assert "kv-pressure" in screen_lines(it.app)[1]
+
+
+async def test_the_page_scrolls_and_another_symptom_begins_at_its_top(running):
+    async with running(frames.one_root()) as it:
+        await it.press("5", "enter", "end")
+        assert "kv-pressure" not in screen_lines(it.app)[1]
+        await it.press("right")
+        assert "ttft-high" in screen_lines(it.app)[1]
+
+
+async def test_a_symptom_that_clears_while_its_page_is_open_says_so_and_stays(running):
+    base = frames.one_root()
+    async with running(base) as it:
+        await it.press("5", "enter")
+        await it.push(frames.later(base, 40, log=(frames.held(frames.ROOT, -40),)))
+        assert "cleared at 16:09:26; below is what was seen last, it held since 16:05:41" in words_of(it.app)
+        assert "KV cache usage      97.4 %" in screen_text(it.app)
+        await it.push(frames.later(base, 50, frames.ROOT))
+        assert "cleared" not in screen_text(it.app), "it is back"
+        assert "since 16:05:41" in screen_text(it.app)
+
+
+async def test_a_symptom_that_cleared_is_remembered_when_the_log_has_forgotten_it(running):
+    base = frames.one_root()
+    async with running(base) as it:
+        await it.press("5", "enter")
+        await it.push(frames.later(base, 40))
+        assert "cleared at 16:09:26" in screen_text(it.app)
+
+
+async def test_a_symptom_that_was_over_before_any_frame_was_drawn_has_its_times(running):
+    async with running(frames.healthy()) as it:
+        await it.press("5", "enter")
+        text = screen_text(it.app)
+        assert "warning, since 16:00:26, until 16:02:26: engine-core 624" in text
+        assert "its evidence was not kept" in text
+
+
+async def test_a_page_whose_symptom_is_wholly_forgotten_says_so(running):
+    base = frames.healthy()
+    async with running(base) as it:
+        await it.press("5", "enter")
+        await it.push(frames.later(base, 4000))
+        assert "nothing more is known of it" in screen_text(it.app)
+
+
+async def test_a_frame_without_judgement_does_not_end_an_open_page(running):
+    base = frames.one_root()
+    async with running(base) as it:
+        await it.press("5", "enter")
+        await it.push(replace(frames.later(base, 1), symptoms=None))
+        text = screen_text(it.app)
+        assert "KV cache usage      97.4 %" in text
+        assert "cleared" not in text
+
+
+async def test_pause_freezes_the_page_and_other_screens_do_not_lose_it(running):
+    base = frames.one_root()
+    async with running(base) as it:
+        await it.press("5", "enter", "space")
+        await it.push(frames.later(base, 40, log=(frames.held(frames.ROOT, -40),)))
+        assert "cleared" not in screen_text(it.app)
+        await it.press("question_mark", "escape")
+        assert it.app.screen.command == "symptom"
+        assert "since 16:05:41 (3 m 05 s)" in screen_text(it.app)
+        await it.press("space")
+        assert "cleared at 16:09:26" in screen_text(it.app)
+
+
+async def test_the_status_line_shows_how_to_go_on_while_paused(running):
+    async with running(frames.incident()) as it:
+        await it.press("space")
+        assert "space resume" in screen_lines(it.app)[-1]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_the_history_has_the_threshold_drawn_in_and_when_it_held_below(running, size):
+    async with running(frames.incident(), size) as it:
+        await it.press("5", "enter")
+        lines = it.app.screen.text().splitlines()
+        limit = next(line for line in lines if line.startswith("      80 % "))
+        assert re.search(r"([⠉⠒⠤⣀]) \1 \1", limit)
+        assert next(line for line in lines if line.startswith("      held ")).rstrip().count("█") > 10
+
+
+async def test_an_exported_page_is_whole(running, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(frames.incident()) as it:
+        await it.press("5", "enter", "x")
+        (file,) = tmp_path.iterdir()
+        saved = file.read_text(encoding="utf-8")
+        assert "▲ critical KV cache" in saved
+        assert "c: not built yet: captures come later" in saved
