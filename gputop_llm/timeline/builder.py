@@ -7,6 +7,7 @@ columns, never by rows of Python objects.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,34 +55,69 @@ class Interner:
 
 
 class Columns:
-    """The growing columns of one table; `append` takes one row in the order of the table's fields."""
+    """The growing columns of one table, filled row by row (`append`) or by whole arrays (`extend`)."""
 
     def __init__(self, table: type[Any]) -> None:
         self.table = table
         self.names: tuple[str, ...] = tuple(table.__dataclass_fields__)
         self.columns = [array("q") for _ in self.names]
         self._appends = [column.append for column in self.columns]
+        self._pieces: dict[str, list[Any]] = {name: [] for name in self.names}
+        self._extended = 0
 
     def append(self, *row: int) -> None:
-        """Adds one row."""
+        """Adds one row, in the order of the table's fields."""
         for append, value in zip(self._appends, row, strict=True):
             append(value)
 
+    def extend(self, **columns: Any) -> None:
+        """Adds rows as one array for each field; a plain number stands for a column full of it.
+
+        Arrays are kept in the type that the field has: what doesn't fit it must have been dropped before.
+        """
+        length = len(columns["start"])
+        for name in self.names:
+            value = columns.pop(name)
+            piece = np.full(length, value, dtype=_dtype(name)) if isinstance(value, int) else _narrow(name, value)
+            if len(piece) != length:
+                raise ValueError(f"{len(piece)} values of {name} for {length} rows")
+            # Contiguous: a column cut out of a wider array would keep all of that alive.
+            self._pieces[name].append(np.ascontiguousarray(piece))
+        if columns:
+            raise TypeError(f"no such columns: {', '.join(columns)}")
+        self._extended += length
+
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self.columns[0]) + self._extended
 
     def freeze(self) -> Any:
-        """The table, sorted by start (stable)."""
-        raw = {
-            name: np.frombuffer(column, dtype=np.int64) if len(column) else np.empty(0, dtype=np.int64)
-            for name, column in zip(self.names, self.columns, strict=True)
-        }
-        order = np.argsort(raw["start"], kind="stable")
-        return self.table(**{name: _narrow(name, values[order]) for name, values in raw.items()})
+        """The table, sorted by start (stable). The columns are given away: what was collected is gone from here."""
+        start = self._take("start")
+        order = None if bool((start[1:] >= start[:-1]).all()) else np.argsort(start, kind="stable")
+        table = {"start": start}
+        for name in self.names:
+            # One column at a time: the peak is one copy of one column, not of the table.
+            values = table[name] if name == "start" else self._take(name)
+            table[name] = values if order is None else values[order]
+        return self.table(**table)
+
+    def _take(self, name: str) -> Any:
+        position = self.names.index(name)
+        appended = self.columns[position]
+        pieces = self._pieces.pop(name)
+        if len(appended):
+            pieces.append(_narrow(name, np.frombuffer(appended, dtype=np.int64)))
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=_dtype(name))
+
+
+def _dtype(name: str) -> Any:
+    return _DTYPES.get(name, np.int32 if name in _SMALL else np.int64)
 
 
 def _narrow(name: str, values: Any) -> Any:
-    return values.astype(_DTYPES.get(name, np.int32 if name in _SMALL else np.int64), copy=False)
+    return values.astype(_dtype(name), copy=False)
 
 
 class TimelineBuilder:
@@ -103,7 +139,7 @@ class TimelineBuilder:
         tables = {name: getattr(self, name).freeze() for name in _TABLES}
         ops, calls = tables["ops"], tables["calls"]
         thread_process = np.array([t.process for t in self.threads] or [-1], dtype=np.int64)
-        ops = _with_launch(ops, calls, thread_process)
+        ops = replace(ops, launch=_launches(ops, calls, thread_process))
         return Timeline(
             origin=origin,
             start=start,
@@ -120,22 +156,23 @@ class TimelineBuilder:
         )
 
 
-def _with_launch(ops: DeviceOps, calls: HostCalls, thread_process: Any) -> DeviceOps:
-    """Joins device rows to the call that issued them, on (process, correlation); the earliest call wins."""
-    if not len(ops) or not len(calls):
-        return ops
-    call_process = thread_process[calls.thread]
-    # One sortable key per (process, correlation); processes are few.
-    known = calls.correlation > 0
-    rows = np.nonzero(known)[0]
-    keys = (call_process[rows].astype(np.int64) << 48) ^ calls.correlation[rows]
-    order = np.argsort(keys, kind="stable")
-    keys, rows = keys[order], rows[order]
-    wanted = (ops.process.astype(np.int64) << 48) ^ ops.correlation
-    position = np.searchsorted(keys, wanted, side="left")
-    inside = np.minimum(position, max(len(keys) - 1, 0))
-    hit = (ops.correlation > 0) & (position < len(keys))
-    if len(keys):
-        hit &= keys[inside] == wanted
-    launch = np.where(hit, rows[inside] if len(rows) else -1, -1)
-    return DeviceOps(**{**{n: getattr(ops, n) for n in DeviceOps.__dataclass_fields__}, "launch": launch})
+def _launches(ops: DeviceOps, calls: HostCalls, thread_process: Any) -> Any:
+    """For each device row the call that issued it, by (process, correlation); the earliest call wins, -1 is none."""
+    launch = np.full(len(ops), -1, dtype=np.int64)
+    rows = np.flatnonzero(calls.correlation > 0)
+    if not len(ops) or not len(rows):
+        return launch
+    keys = _keys(thread_process[calls.thread[rows]], calls.correlation[rows])
+    if not bool((keys[1:] >= keys[:-1]).all()):
+        order = np.argsort(keys, kind="stable")
+        keys, rows = keys[order], rows[order]
+    wanted = _keys(ops.process, ops.correlation)
+    position = np.minimum(np.searchsorted(keys, wanted, side="left"), len(keys) - 1)
+    hit = (ops.correlation > 0) & (keys[position] == wanted)
+    launch[hit] = rows[position[hit]]
+    return launch
+
+
+def _keys(process: Any, correlation: Any) -> Any:
+    """One sortable number per (process, correlation); processes are few, correlations have 32 bits."""
+    return (process.astype(np.int64) << 48) ^ correlation
