@@ -1,0 +1,89 @@
+"""How much of the window each device worked: the union of all its activity, never a sum of durations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_llm.timeline.intervals import clip, complement, length, union
+from gputop_llm.timeline.model import I64, DeviceOps, Kind, Timeline
+
+Intervals = tuple[I64, I64]
+
+
+@dataclass(frozen=True)
+class DeviceCoverage:
+    """One device over the window.
+
+    `busy_pct` = |∪ of its activity| ÷ window; `active_pct` the same from its first to its last activity
+    (`active_ns` long). `work_ns` are summed durations by kind, which may exceed the window: work, never latency.
+    `busy` and `gaps` are disjoint and sorted, and together make up the window.
+    """
+
+    device: int
+    window_ns: int
+    busy_ns: int
+    active_ns: int
+    kernel_busy_ns: int
+    copy_busy_ns: int
+    work_ns: dict[Kind, int]
+    counts: dict[Kind, int]
+    busy: Intervals
+    gaps: Intervals
+
+    @property
+    def busy_pct(self) -> float:
+        """Share of the window with any activity."""
+        return 100.0 * self.busy_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def active_pct(self) -> float:
+        """Share of the time from its first to its last activity."""
+        return 100.0 * self.busy_ns / self.active_ns if self.active_ns else 0.0
+
+    @property
+    def idle_ns(self) -> int:
+        """Window without activity."""
+        return self.window_ns - self.busy_ns
+
+
+def coverage(timeline: Timeline) -> tuple[DeviceCoverage, ...]:
+    """One entry per device with activity in the window, by number."""
+    return tuple(_of_device(timeline, int(number)) for number in np.unique(timeline.ops.device))
+
+
+def in_window(timeline: Timeline) -> DeviceOps:
+    """The device rows that reach into the window (not clipped to it)."""
+    ops = timeline.ops
+    taken: DeviceOps = ops.take((ops.end > timeline.start) & (ops.start < timeline.end))
+    return taken
+
+
+def _of_device(timeline: Timeline, number: int) -> DeviceCoverage:
+    ops: DeviceOps = timeline.ops.take(timeline.ops.device == number)
+    busy = union(*clip(ops.start, ops.end, timeline.start, timeline.end))
+    work, counts = {}, {}
+    for kind in Kind:
+        of_kind = ops.kind == kind
+        start, end = clip(ops.start[of_kind], ops.end[of_kind], timeline.start, timeline.end)
+        work[kind] = length(start, end)
+        counts[kind] = int(((ops.end[of_kind] > timeline.start) & (ops.start[of_kind] < timeline.end)).sum())
+    compute = (ops.kind == Kind.KERNEL) | (ops.kind == Kind.GRAPH)
+    copies = (ops.kind == Kind.COPY) | (ops.kind == Kind.MEMSET)
+    return DeviceCoverage(
+        device=number,
+        window_ns=timeline.window_ns,
+        busy_ns=length(*busy),
+        active_ns=int(busy[1][-1] - busy[0][0]) if len(busy[0]) else 0,
+        kernel_busy_ns=_busy(ops, compute, timeline),
+        copy_busy_ns=_busy(ops, copies, timeline),
+        work_ns=work,
+        counts=counts,
+        busy=busy,
+        gaps=complement(*busy, timeline.start, timeline.end),
+    )
+
+
+def _busy(ops: DeviceOps, rows: np.ndarray[tuple[int], np.dtype[np.bool_]], timeline: Timeline) -> int:
+    return length(*union(*clip(ops.start[rows], ops.end[rows], timeline.start, timeline.end)))
