@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from gputop_llm.timeline.model import U8, Timeline
+from gputop_llm.timeline.model import U8, CopyKind, Memory, Timeline
 
 
 class Api(IntEnum):
@@ -58,10 +58,17 @@ def use_of(name: str) -> Api:
 
 
 def uses(timeline: Timeline) -> U8:
-    """The use of each row of `timeline.calls`."""
-    calls = timeline.calls
+    """The use of each row of `timeline.calls`.
+
+    An asynchronous copy from the device into pageable memory returns only when it is done: it is a blocking one
+    (CUDA's "API synchronization behavior").
+    """
+    calls, ops = timeline.calls, timeline.ops
     by_name = np.zeros(len(timeline.strings) + 1, dtype=np.uint8)
     for name_id in np.unique(calls.name_id):
         by_name[name_id] = use_of(timeline.name(int(name_id)))
     found: U8 = by_name[calls.name_id]
+    waits = (ops.copy_kind == CopyKind.DTOH) & (ops.dst_memory == Memory.PAGEABLE) & (ops.launch >= 0)
+    issued = ops.launch[waits]
+    found[issued[found[issued] == Api.ASYNC_COPY]] = Api.BLOCKING_COPY
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_llm.timeline.intervals import clip, complement, length, union
+from gputop_llm.timeline.intervals import complement, length, union
 from gputop_llm.timeline.model import I64, DeviceOps, Kind, Timeline
 
 Intervals = tuple[I64, I64]
@@ -18,7 +18,8 @@ class DeviceCoverage:
 
     `busy_pct` = |∪ of its activity| ÷ window; `active_pct` the same from its first to its last activity
     (`active_ns` long). `work_ns` are summed durations by kind, which may exceed the window: work, never latency.
-    `busy` and `gaps` are disjoint and sorted, and together make up the window.
+    `busy` and `gaps` are disjoint and sorted, and together make up the window; `kernels` is the part of `busy` with
+    a kernel or a graph replay.
     """
 
     device: int
@@ -31,6 +32,7 @@ class DeviceCoverage:
     counts: dict[Kind, int]
     busy: Intervals
     gaps: Intervals
+    kernels: Intervals
 
     @property
     def busy_pct(self) -> float:
@@ -61,29 +63,27 @@ def in_window(timeline: Timeline) -> DeviceOps:
 
 
 def _of_device(timeline: Timeline, number: int) -> DeviceCoverage:
-    ops: DeviceOps = timeline.ops.take(timeline.ops.device == number)
-    busy = union(*clip(ops.start, ops.end, timeline.start, timeline.end))
-    work, counts = {}, {}
-    for kind in Kind:
-        of_kind = ops.kind == kind
-        start, end = clip(ops.start[of_kind], ops.end[of_kind], timeline.start, timeline.end)
-        work[kind] = length(start, end)
-        counts[kind] = int(((ops.end[of_kind] > timeline.start) & (ops.start[of_kind] < timeline.end)).sum())
-    compute = (ops.kind == Kind.KERNEL) | (ops.kind == Kind.GRAPH)
-    copies = (ops.kind == Kind.COPY) | (ops.kind == Kind.MEMSET)
+    ops = timeline.ops
+    # Only the columns that are needed: the whole table of a large capture is 100 MB.
+    rows = (ops.device == number) & (ops.end > timeline.start) & (ops.start < timeline.end)
+    kind = ops.kind[rows]
+    start = np.maximum(ops.start[rows], timeline.start)
+    end = np.minimum(ops.end[rows], timeline.end)
+    busy = union(start, end)
+    work = {each: int((end - start)[kind == each].sum()) for each in Kind}
+    counts = {each: int((kind == each).sum()) for each in Kind}
+    compute = (kind == Kind.KERNEL) | (kind == Kind.GRAPH)
+    kernels = union(start[compute], end[compute])
     return DeviceCoverage(
         device=number,
         window_ns=timeline.window_ns,
         busy_ns=length(*busy),
         active_ns=int(busy[1][-1] - busy[0][0]) if len(busy[0]) else 0,
-        kernel_busy_ns=_busy(ops, compute, timeline),
-        copy_busy_ns=_busy(ops, copies, timeline),
+        kernel_busy_ns=length(*kernels),
+        copy_busy_ns=length(*union(start[~compute], end[~compute])),
         work_ns=work,
         counts=counts,
         busy=busy,
         gaps=complement(*busy, timeline.start, timeline.end),
+        kernels=kernels,
     )
-
-
-def _busy(ops: DeviceOps, rows: np.ndarray[tuple[int], np.dtype[np.bool_]], timeline: Timeline) -> int:
-    return length(*union(*clip(ops.start[rows], ops.end[rows], timeline.start, timeline.end)))

@@ -1,8 +1,10 @@
 """Why a device was idle: what the host thread that issued its next work was doing during each gap.
 
-Within a gap each nanosecond goes to the first of these that holds for that thread: blocked in a synchronising call,
-in an allocator call, inside a launch (or copy, memset) call, blocked by the OS, inside a framework operator; what is
-left is Python or other host code where operators were recorded, else host time that the record can't explain.
+Until the launch of the next work has returned, each nanosecond of a gap goes to the first of these that holds for the
+thread that launches it: blocked in a synchronising call, in an allocator call, inside a launch (or copy, memset) call,
+blocked by the OS, inside a framework operator; what is left is Python or other host code where operators were
+recorded, else host time that the record can't explain. Once the launch has returned, the host is not what the device
+waits for: that time is "submitted". A gap whose launch is not in the record is left unexplained.
 The shares sum to the idle time.
 """
 
@@ -13,14 +15,14 @@ from enum import IntEnum
 
 import numpy as np
 
-from gputop_llm.timeline.intervals import clip, covered_until, intersect, length, subtract, union
+from gputop_llm.timeline.intervals import clip, length, overlap_with, union
 from gputop_llm.timeline.model import I32, I64, U8, Timeline
-from gputop_llm.verdict.apis import Api, uses
+from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.coverage import DeviceCoverage, Intervals
 
 
 class Cause(IntEnum):
-    """What the submitting thread was doing, in the order of precedence."""
+    """What the submitting thread was doing, in the order of precedence; SUBMITTED: it was done."""
 
     SYNC = 0
     ALLOC = 1
@@ -29,6 +31,7 @@ class Cause(IntEnum):
     FRAMEWORK = 4
     HOST_CODE = 5
     UNATTRIBUTED = 6
+    SUBMITTED = 7
 
 
 CAUSE_LABELS = {
@@ -39,28 +42,54 @@ CAUSE_LABELS = {
     Cause.FRAMEWORK: "inside framework operators",
     Cause.HOST_CODE: "Python or other host code",
     Cause.UNATTRIBUTED: "host, unattributed",
+    Cause.SUBMITTED: "submitted, not yet begun by the device",
 }
-_BY_USE: dict[Cause, tuple[Api, ...]] = {
-    Cause.SYNC: (Api.SYNC, Api.BLOCKING_COPY),
-    Cause.ALLOC: (Api.ALLOC, Api.ASYNC_ALLOC),
-    Cause.LAUNCH: (Api.LAUNCH, Api.GRAPH_LAUNCH, Api.ASYNC_COPY, Api.MEMSET, Api.OTHER),
-}
+
+
+class Began(IntEnum):
+    """How a gap came about, by what was under way in its first moment.
+
+    SYNC, ALLOC: the thread that issues the next work was in such a call, so it could not run ahead.
+    DRY: it was on its way, but later than the device. QUEUED: the next work had been submitted (inside of a graph
+    replay, or waiting for another stream). UNKNOWN: the launch of the next work is not in the record.
+    END: no work came any more.
+    """
+
+    SYNC = 0
+    ALLOC = 1
+    DRY = 2
+    QUEUED = 3
+    UNKNOWN = 4
+    END = 5
+
+
+_CAUSE_OF_USE = np.full(len(Api), Cause.LAUNCH, dtype=np.uint8)
+_CAUSE_OF_USE[[Api.SYNC, Api.BLOCKING_COPY]] = Cause.SYNC
+_CAUSE_OF_USE[[Api.ALLOC, Api.ASYNC_ALLOC]] = Cause.ALLOC
+
+#: Gaps are listed from the length on above which this share of the idle time lies, but none shorter than 1 µs.
+_LISTED_SHARE = 0.9
+_SHORTEST_LISTED_NS = 1_000
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps of one device: per gap its bounds, the row in `ops` of the work that
-    ended it (-1 for the last one), the thread that issued that work (-1 unknown), and the time by cause (ns)."""
+    """The gaps of one device, in time order.
+
+    Per gap: its bounds, the row in `ops` of the work that ended it (-1 for the last one), the thread that issued that
+    work (-1 unknown), how it began (`Began`), and its time by `Cause` (ns, one column each).
+    """
 
     start: I64
     end: I64
     next_op: I64
     thread: I32
+    began: U8
     by_cause: I64
 
     @property
     def length(self) -> I64:
-        """Length of each gap."""
+        """Length of each gap (ns)."""
         return self.end - self.start
 
     @property
@@ -72,84 +101,140 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Idle:
-    """Idle time of one device by cause; `total_ns` sums to the device's idle time."""
+    """Idle time of one device by cause, and by how its gaps began; both sum to the device's idle time."""
 
     device: int
     idle_ns: int
     total_ns: dict[Cause, int]
+    began_ns: dict[Began, int]
     gaps: Gaps
 
     def share_pct(self, cause: Cause) -> float:
         """Share of the idle time."""
         return 100.0 * self.total_ns[cause] / self.idle_ns if self.idle_ns else 0.0
 
+    def listing_threshold_ns(self) -> int:
+        """The length from which on gaps are worth listing: those hold 90 % of the idle time.
 
-def idle(timeline: Timeline, covered: DeviceCoverage) -> Idle:
-    """Attributes every idle nanosecond of one device."""
+        It follows the capture: microseconds in an eager decode, milliseconds where the engine waits for requests.
+        """
+        longest_first = np.sort(self.gaps.length)[::-1]
+        if not len(longest_first):
+            return _SHORTEST_LISTED_NS
+        reached = int(np.searchsorted(np.cumsum(longest_first), _LISTED_SHARE * self.idle_ns))
+        return max(_SHORTEST_LISTED_NS, int(longest_first[min(reached, len(longest_first) - 1)]))
+
+    def longest(self, count: int) -> I64:
+        """Positions of the longest gaps worth listing, the longest first."""
+        sizes = self.gaps.length
+        listed = np.flatnonzero(sizes >= self.listing_threshold_ns())
+        return listed[np.argsort(-sizes[listed], kind="stable")][:count]
+
+
+def idle(timeline: Timeline, covered: DeviceCoverage, use: U8) -> Idle:
+    """Attributes every idle nanosecond of one device. `use` is the use of each call (`apis.uses`)."""
     start, end = covered.gaps
-    next_op, thread = _what_ended(timeline, covered)
+    next_op, launch, thread = _what_ended(timeline, covered)
+    # Until here the device waited for the host.
+    host_end = np.where(next_op < 0, end, start)
+    known = launch >= 0
+    returned = timeline.calls.end[launch[known]]
+    host_end[known] = np.clip(returned, start[known], end[known])
     by_cause = np.zeros((len(start), len(Cause)), dtype=np.int64)
-    use = uses(timeline)
+    unknown = ~known & (next_op >= 0)
+    by_cause[:, Cause.SUBMITTED] = np.where(unknown, 0, end - host_end)
+    by_cause[:, Cause.UNATTRIBUTED] = np.where(unknown, end - start, 0)
+    began = np.full(len(start), Began.DRY, dtype=np.uint8)
     for number in np.unique(thread):
-        rows = np.nonzero(thread == number)[0]
-        remaining: Intervals = (start[rows], end[rows])
-        activities = _activities(timeline, int(number), use) if number >= 0 else []
-        for cause, intervals in activities:
-            hit = intersect(remaining, intervals)
-            by_cause[rows, cause] += _per_gap(start[rows], end[rows], hit)
-            remaining = subtract(remaining, hit)
-        rest = Cause.HOST_CODE if number >= 0 and _records_host_code(timeline, int(number)) else Cause.UNATTRIBUTED
-        by_cause[rows, rest] += _per_gap(start[rows], end[rows], remaining)
+        rows = np.flatnonzero((thread == number) & (host_end > start))
+        if not len(rows):
+            continue
+        if number < 0:
+            by_cause[rows, Cause.UNATTRIBUTED] += host_end[rows] - start[rows]
+            continue
+        low, high = start[rows], host_end[rows]
+        before: I64 | int = 0
+        for cause, intervals in _activities(timeline, int(number), use):
+            # Each set holds those before it too: what is new in it is this cause's own.
+            reached = overlap_with(low, high, intervals)
+            by_cause[rows, cause] = reached - before
+            before = reached
+            if cause in (Cause.SYNC, Cause.ALLOC):
+                inside = _contains(intervals, low) & (began[rows] == Began.DRY)
+                began[rows[inside]] = Began.SYNC if cause is Cause.SYNC else Began.ALLOC
+        rest = Cause.HOST_CODE if _records_host_code(timeline, int(number)) else Cause.UNATTRIBUTED
+        by_cause[rows, rest] += high - low - before
+    began[known & (host_end <= start)] = Began.QUEUED
+    began[unknown] = Began.UNKNOWN
+    began[next_op < 0] = Began.END
     total = {cause: int(by_cause[:, cause].sum()) for cause in Cause}
     assert sum(total.values()) == length(start, end), "idle causes must sum to the idle time"
-    return Idle(covered.device, covered.idle_ns, total, Gaps(start, end, next_op, thread, by_cause))
+    lengths = end - start
+    began_ns = {way: int(lengths[began == way].sum()) for way in Began}
+    return Idle(covered.device, covered.idle_ns, total, began_ns, Gaps(start, end, next_op, thread, began, by_cause))
 
 
-def _what_ended(timeline: Timeline, covered: DeviceCoverage) -> tuple[I64, I32]:
-    """For each gap the row in `ops` that ended it, and the thread that issued it.
+def _what_ended(timeline: Timeline, covered: DeviceCoverage) -> tuple[I64, I64, I32]:
+    """For each gap the row in `ops` that ended it, the row in `calls` that launched that, and the launching thread.
 
-    Work whose launch is unknown, and the gap at the window's end, go to the thread that issued most of its work.
+    After the last work it is the thread that issued most of the device's work.
     """
     ops, calls = timeline.ops, timeline.calls
-    own = np.nonzero(ops.device == covered.device)[0]
+    own = np.flatnonzero(ops.device == covered.device)
     gap_end = covered.gaps[1]
-    position = np.searchsorted(ops.start[own], gap_end, side="left")
-    exists = position < len(own)
-    next_op = np.where(exists, own[np.minimum(position, max(len(own) - 1, 0))] if len(own) else -1, -1)
+    starts = ops.start[own]
+    position = np.searchsorted(starts, gap_end, side="left")
+    # A row at this moment that is empty, or still before the window, did not end the gap.
+    exists = (position < len(own)) & (gap_end < timeline.end)
+    next_op = np.full(len(gap_end), -1, dtype=np.int64)
+    next_op[exists] = own[position[exists]]
+    launch = np.full(len(gap_end), -1, dtype=np.int64)
+    launch[exists] = ops.launch[next_op[exists]]
     thread = np.full(len(gap_end), -1, dtype=np.int32)
     if not len(calls) or not len(own):
-        return next_op, thread
-    launches = ops.launch[own]
-    issued = calls.thread[launches[launches >= 0]]
-    usual = int(np.bincount(issued).argmax()) if len(issued) else -1
-    launch = np.where(next_op >= 0, ops.launch[np.maximum(next_op, 0)], -1)
-    thread = np.where(launch >= 0, calls.thread[np.maximum(launch, 0)], usual).astype(np.int32)
-    return next_op, thread
+        return next_op, launch, thread
+    thread[launch >= 0] = calls.thread[launch[launch >= 0]]
+    issued = ops.launch[own]
+    issuers = calls.thread[issued[issued >= 0]]
+    if len(issuers):
+        thread[~exists] = int(np.bincount(issuers).argmax())
+    return next_op, launch, thread
 
 
 def _activities(timeline: Timeline, thread: int, use: U8) -> list[tuple[Cause, Intervals]]:
-    """What one thread was in, by cause, as disjoint intervals inside the window, in the order of precedence."""
+    """What one thread was in, in the order of precedence: each set is the union of its cause and all before it."""
     calls, ops, waits = timeline.calls, timeline.cpu_ops, timeline.os_waits
     own = calls.thread == thread
-    found: list[tuple[Cause, Intervals]] = []
-    for cause, kinds in _BY_USE.items():
-        rows = own & np.isin(use, kinds)
-        found.append((cause, _union_of(calls.start[rows], calls.end[rows], timeline)))
+    cause = _CAUSE_OF_USE[use]
+    parts: list[tuple[Cause, I64, I64]] = [
+        (kind, calls.start[rows], calls.end[rows])
+        for kind in (Cause.SYNC, Cause.ALLOC, Cause.LAUNCH)
+        for rows in (own & (cause == kind),)
+    ]
     rows = waits.thread == thread
-    found.append((Cause.OS_BLOCKED, _union_of(waits.start[rows], waits.end[rows], timeline)))
+    parts.append((Cause.OS_BLOCKED, waits.start[rows], waits.end[rows]))
     rows = ops.thread == thread
-    found.append((Cause.FRAMEWORK, _union_of(ops.start[rows], ops.end[rows], timeline)))
+    parts.append((Cause.FRAMEWORK, ops.start[rows], ops.end[rows]))
+    found: list[tuple[Cause, Intervals]] = []
+    reached: Intervals = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    for kind, start, end in parts:
+        start, end = clip(start, end, timeline.start, timeline.end)
+        if len(start):
+            reached = union(np.concatenate((reached[0], start)), np.concatenate((reached[1], end)))
+        found.append((kind, reached))
     return found
 
 
-def _union_of(start: I64, end: I64, timeline: Timeline) -> Intervals:
-    return union(*clip(start, end, timeline.start, timeline.end))
+def _contains(disjoint: Intervals, at: I64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether each moment lies inside of one of the intervals."""
+    starts, ends = disjoint
+    if not len(starts):
+        return np.zeros(len(at), dtype=np.bool_)
+    position = np.searchsorted(starts, at, side="right") - 1
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = (position >= 0) & (at < ends[np.maximum(position, 0)])
+    return inside
 
 
 def _records_host_code(timeline: Timeline, thread: int) -> bool:
     """Whether time outside of calls and operators is known to be host code: operators of this thread were recorded."""
     return bool((timeline.cpu_ops.thread == thread).any())
-
-
-def _per_gap(start: I64, end: I64, disjoint: Intervals) -> I64:
-    return covered_until(end, disjoint) - covered_until(start, disjoint)
