@@ -15,8 +15,8 @@ from gputop_llm.timeline.nsys_db import Column, NsysDb
 from gputop_llm.timeline.nsys_ids import NsysIds, translated
 from gputop_llm.timeline.unpack import shown
 
-#: 36 years in ns: times beyond are damage, and differences of two within can't overflow.
-_MAX_TIME = 1 << 60
+#: 146 years in ns (times may be UTC): what lies beyond is damage, and differences within can't overflow.
+_MAX_TIME = 1 << 62
 _MAX_DEVICE = 1 << 16
 
 _COPY_TITLES = {

@@ -20,7 +20,6 @@ from gputop_llm.timeline.model import I64
 from gputop_llm.timeline.unpack import head, shown
 
 MAGIC = b"SQLite format 3\0"
-REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 
 #: Rows of one capture that are kept: 20 M take about 2 GB.
 MAX_ROWS = 20_000_000
@@ -228,10 +227,6 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
 
 def _check_head(path: Path, label: Path, first: bytes) -> None:
     what = f"cannot read {shown(label)}"
-    if REPORT_MAGIC in first:
-        raise GputopError(
-            what, "it is an Nsight Systems report, not its SQLite export", "nsys export --type sqlite FILE"
-        )
     if not first.startswith(MAGIC[: len(first)]):
         raise GputopError(what, "it is not a SQLite file", "give the .sqlite that nsys export wrote")
     size = _size(path)

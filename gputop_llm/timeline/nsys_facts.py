@@ -52,7 +52,7 @@ def read_facts(db: NsysDb) -> Facts:
     product, version = export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")
     number = export.get("EXPORT_SCHEMA_VERSION")
     utc = _single(db, schema.SESSION_START, "utcEpochNs")
-    normalized = export.get("EXPORT_PARAM_TIME_NORMALIZE") == "true"
+    shift = _shift(export)
     warnings = []
     if (parts := _version(number)) and parts[:2] > schema.NEWEST_TESTED:
         newest = ".".join(map(str, schema.NEWEST_TESTED))
@@ -63,8 +63,8 @@ def read_facts(db: NsysDb) -> Facts:
     return Facts(
         tool=f"{(product or 'Nsight Systems').removeprefix('NVIDIA ')} {version}" if version else None,
         schema=number,
-        window=None if cut else _window(db, export, utc if normalized else 0),
-        utc_ns=0 if normalized else utc,
+        window=None if cut else _window(db, shift),
+        utc_ns=None if utc is None else utc - shift,
         rank=_rank(db),
         gpus=_gpus(db),
         ordinals=_ordinals(db),
@@ -122,14 +122,18 @@ def _single(db: NsysDb, table: str, column: str) -> int | None:
     return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
 
-def _window(db: NsysDb, export: dict[str, str], start: int | None) -> tuple[int, int] | None:
-    """Collection began at 0 of the events' clock (or at `start`, in UTC) and lasted `duration`."""
+def _shift(export: dict[str, str]) -> int:
+    """What `nsys export --ts-shift` and `--ts-normalize` added to all times (ns)."""
+    text = export.get("EXPORT_CONFIG_TIME_SHIFT", "0")
+    return int(text) if re.fullmatch(r"-?\d{1,19}", text) else 0
+
+
+def _window(db: NsysDb, shift: int) -> tuple[int, int] | None:
+    """Collection began at 0 of the events' clock and lasted `duration`."""
     duration = _single(db, schema.DETAILS, "duration")
-    if duration is None or start is None or not 0 < duration < 1 << 60:
+    if duration is None or not 0 < duration < 1 << 60:
         return None
-    shift = export.get("EXPORT_PARAM_TIME_SHIFT", "0")
-    start += int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0
-    return start, start + duration
+    return shift, shift + duration
 
 
 def _rank(db: NsysDb) -> int | None:

@@ -1,4 +1,4 @@
-"""Reads SQLite exports of Nsight Systems (schemas 2022.4 to 2026.2, and newer with a note) into a timeline.
+"""Reads captures of Nsight Systems (schemas of 2022.4 to 2026.2, and newer with a note) into a timeline.
 
 Several files (one for each rank) become one timeline, joined by the UTC time at which each recording began.
 """
@@ -16,10 +16,11 @@ from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.model import Origin, Timeline
 from gputop_llm.timeline.nsys_activity import NsysActivity
 from gputop_llm.timeline.nsys_db import MAX_ROWS, NsysDb, too_many_rows
+from gputop_llm.timeline.nsys_export import sqlite_export
 from gputop_llm.timeline.nsys_gpus import NsysGpus
 from gputop_llm.timeline.nsys_ids import NsysIds
 from gputop_llm.timeline.nsys_nvtx import NsysNvtx
-from gputop_llm.timeline.unpack import shown, unpacked
+from gputop_llm.timeline.unpack import shown
 
 _DEVICE_TABLES = (schema.KERNEL, schema.MEMCPY, schema.MEMSET, schema.GRAPH_TRACE)
 #: Tables that may lack columns without harm to the rest: what then can't be known, and which columns it takes.
@@ -34,8 +35,6 @@ _NOT_RECORDED = {
     "ranges": "the capture has no NVTX ranges",
     "os_waits": "the OS runtime was not traced (--trace=osrt)",
 }
-#: The share of the time that unpacking takes.
-_UNPACKING = 0.3
 #: The profiler's own work is worth a word from this share of the window on.
 _OVERHEAD_SHARE = 0.001
 
@@ -45,7 +44,7 @@ def read_nsys(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Timeline:
-    """One timeline of one or several exports, plain or compressed (.xz, .gz).
+    """One timeline of one or several captures: SQLite exports or reports (.nsys-rep), plain or compressed (.xz, .gz).
 
     `progress` gets the share that is done, 0 to 1. A file without GPU work still gives a timeline, with no ops and the
     reason in `origin.missing["ops"]`.
@@ -63,12 +62,9 @@ def read_nsys(
             if progress is not None:
                 progress((position + done) / len(paths))
 
-        with unpacked(path, lambda done, share=share: share(done * _UNPACKING), cancelled) as plain:  # type: ignore[misc]
-            packed = _UNPACKING if plain != path else 0.0
-            with NsysDb(plain, path, cancelled) as db:
-                file = _File(db, builder, gpus, files[0].facts.utc_ns if files else None)
-                file.read(lambda done, share=share, packed=packed: share(packed + (1 - packed) * done))  # type: ignore[misc]
-                files.append(file)
+        with sqlite_export(path, share, cancelled) as (plain, spent), NsysDb(plain, path, cancelled) as db:
+            files.append(_File(db, builder, gpus, files[0].facts.utc_ns if files else None))
+            files[-1].read(lambda done, share=share, spent=spent: share(spent + (1 - spent) * done))  # type: ignore[misc]
     return _joined(files, builder, gpus)
 
 
