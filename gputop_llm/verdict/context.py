@@ -20,6 +20,9 @@ from gputop_llm.verdict.idle import Idle
 
 #: Replays that were launched this close to the window's end need not have left a record.
 _TAIL_NS = 100_000_000
+#: Fewer lost replays than this, or a smaller share of them, do not make a record useless.
+_FEW_REPLAYS = 3
+_FEW_SHARE = 0.05
 
 
 class Context:
@@ -83,6 +86,14 @@ class Context:
             unlinked = int(((timeline.ops.kind == Kind.GRAPH) & (timeline.ops.launch < 0)).sum())
             return max(0, unseen - unlinked)
         return unseen
+
+    @cached_property
+    def blind(self) -> str | None:
+        """Why idle time can't be judged: devices worked, but the record lacks it. None if it isn't known to lack any."""
+        launched = int((self.uses == Api.GRAPH_LAUNCH).sum())
+        if self.unseen_replays < _FEW_REPLAYS or self.unseen_replays < _FEW_SHARE * launched:
+            return None
+        return f"the work of {self.unseen_replays:,} of {launched:,} CUDA-graph launches is not in the record"
 
     def device_label(self, number: int) -> str:
         """How a device is named to a reader: "GPU 0"."""

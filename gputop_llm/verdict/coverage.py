@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gputop_llm.timeline.intervals import complement, length, union
 from gputop_llm.timeline.model import I64, DeviceOps, Kind, Timeline
 
 Intervals = tuple[I64, I64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ class Distortion:
     def text(self) -> str:
         """What a reader must know."""
         return (
-            f"graph replays were recorded node by node ({self.node_pct:.0f} % of the device rows); that stretches them: "
-            f"busy shares read low by up to {100 * self.stretch:.0f} % of their value, idle shares high accordingly"
+            f"graph replays were recorded node by node ({self.node_pct:.0f} % of the device rows), which stretches "
+            "them: busy shares read low, idle shares high (24 to 30 % on an H200 that was 52 % busy)"
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from gputop_llm.timeline.intervals import clip, length, overlap_with, union
 from gputop_llm.timeline.model import I32, I64, U8, Timeline
 from gputop_llm.verdict.apis import Api
-from gputop_llm.verdict.coverage import DeviceCoverage, Intervals
+from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, Mask
 
 
 class Cause(IntEnum):
@@ -225,13 +225,13 @@ def _activities(timeline: Timeline, thread: int, use: U8) -> list[tuple[Cause, I
     return found
 
 
-def _contains(disjoint: Intervals, at: I64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _contains(disjoint: Intervals, at: I64) -> Mask:
     """Whether each moment lies inside of one of the intervals."""
     starts, ends = disjoint
     if not len(starts):
         return np.zeros(len(at), dtype=np.bool_)
     position = np.searchsorted(starts, at, side="right") - 1
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = (position >= 0) & (at < ends[np.maximum(position, 0)])
+    inside: Mask = (position >= 0) & (at < ends[np.maximum(position, 0)])
     return inside
 
 
