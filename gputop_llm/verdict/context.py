@@ -8,7 +8,7 @@ import numpy as np
 
 from gputop_llm.model.finding import Fact
 from gputop_llm.printable import printable
-from gputop_llm.timeline.model import I64, U8, Kind, Timeline
+from gputop_llm.timeline.model import I32, I64, U8, Kind, Timeline
 from gputop_llm.verdict import coverage as coverages
 from gputop_llm.verdict import distortion as distortions
 from gputop_llm.verdict import idle as idles
@@ -62,6 +62,18 @@ class Context:
         return engine_of(self.timeline)
 
     @cached_property
+    def submitters(self) -> dict[int, I32]:
+        """The threads that launch onto each device, the busiest first; none where launches are unknown."""
+        timeline = self.timeline
+        found = {}
+        for covered in self.coverage:
+            rows = (timeline.ops.device == covered.device) & (timeline.ops.launch >= 0)
+            issued = np.bincount(timeline.calls.thread[timeline.ops.launch[rows]], minlength=1)
+            threads = np.argsort(-issued, kind="stable")
+            found[covered.device] = threads[: int((issued > 0).sum())].astype(np.int32)
+        return found
+
+    @cached_property
     def first_op(self) -> I64:
         """For each row of `timeline.calls` the first device row that it launched, -1 for none."""
         ops = self.timeline.ops
@@ -89,7 +101,7 @@ class Context:
 
     @cached_property
     def blind(self) -> str | None:
-        """Why idle time can't be judged: devices worked, but the record lacks it. None if it isn't known to lack any."""
+        """Why idle time can't be judged: devices did work that the record lacks. None if none is known to lack."""
         launched = int((self.uses == Api.GRAPH_LAUNCH).sum())
         if self.unseen_replays < _FEW_REPLAYS or self.unseen_replays < _FEW_SHARE * launched:
             return None

@@ -218,6 +218,12 @@ def _queued(result: Launches, context: Context) -> Finding:
             Fact(
                 "idle with work submitted", idle_pct, "%", "Σ gaps that began after the next launch returned ÷ window"
             ),
+            Fact(
+                "of it with the host waiting for the device",
+                100.0 * result.queued_waited_ns / result.queued_ns,
+                "%",
+                "overlap of these gaps with synchronising calls ÷ Σ these gaps",
+            ),
             Fact("of it at graph replays", graph_pct, "%", "such gaps whose next row is a graph's ÷ all such gaps"),
             *launch_facts(result),
         ),

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_llm.timeline.intervals import intersect, length, union
 from gputop_llm.timeline.model import I32, I64, Kind
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.coverage import DeviceCoverage, Mask
+from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, Mask
 from gputop_llm.verdict.idle import Began, Cause
 
 #: Kernels below it are shorter than a launch costs on any host.
@@ -35,12 +36,14 @@ class Launches:
     `calls` are launch calls of this device in the window (`graph_calls` of graphs), `call_mean_ns` their mean time on
     the host, `cadence_ns` the median distance of two of them on a thread. `known_pct` is the share of compute rows
     with a known launch. `graph_time_pct` is the share of the compute work that came from graph replays,
-    `rows_by_graph` the rows of `by_graph_launches` launches (`replays` recorded whole, the rest node by node); `mode` "eager", "graphs", "partly in
-    graphs" or None where it can't be told. `delay_ns` holds the queue delay's p10, p50, p90 over `delays` launches.
+    `rows_by_graph` the rows of `by_graph_launches` launches (`replays` recorded whole, the rest node by node);
+    `mode` "eager", "graphs", "partly in graphs" or None where it can't be told. `delay_ns` holds the queue delay's
+    p10, p50, p90 over `delays` launches.
 
     Idle time that the host caused by being late, without a sync or allocation before: `run_ns` in gaps of a run of
     launches, `break_ns` in longer ones (above `split_ns`), each by cause. `queued_ns` is idle time with the next work
-    already submitted, `queued_graph_ns` of it before or inside of graph replays.
+    already submitted: `queued_graph_ns` of it before or inside of graph replays, `queued_waited_ns` with the host
+    waiting in a synchronising call meanwhile.
     """
 
     device: int
@@ -70,6 +73,7 @@ class Launches:
     break_causes: dict[Cause, int]
     queued_ns: int
     queued_graph_ns: int
+    queued_waited_ns: int
 
     def pct(self, part_ns: float) -> float:
         """A time as a share of the window."""
@@ -140,7 +144,16 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Launches:
         break_causes=_causes(gaps.by_cause, breaks),
         queued_ns=idle.began_ns[Began.QUEUED],
         queued_graph_ns=int(gaps.length[queued_graph].sum()),
+        queued_waited_ns=_waited_in(context, covered.device, (gaps.start[queued], gaps.end[queued])),
     )
+
+
+def _waited_in(context: Context, device: int, times: Intervals) -> int:
+    """How long a thread that launches onto the device was blocked in a synchronising call during some time."""
+    calls, use = context.timeline.calls, context.uses
+    waits = (use == Api.SYNC) | (use == Api.BLOCKING_COPY)
+    waits &= np.isin(calls.thread, context.submitters[device])
+    return length(*intersect(times, union(calls.start[waits], calls.end[waits])))
 
 
 def _launch_calls(context: Context, device: int) -> tuple[I64, I64]:
