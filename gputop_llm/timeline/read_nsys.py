@@ -47,7 +47,7 @@ def read_nsys(
     """One timeline of one or several captures: SQLite exports or reports (.nsys-rep), plain or compressed (.xz, .gz).
 
     `progress` gets the share that is done, 0 to 1. A file without GPU work still gives a timeline, with no ops and the
-    reason in `origin.missing["ops"]`.
+    reason in `origin.missing["device_activity"]`.
 
     Raises:
         GputopError: a file can't be read, is no export, lacks a needed column, or is too large; files share no moment
@@ -141,7 +141,7 @@ class _File:
     def _find_missing(self) -> None:
         activity, missing = self.activity, self.missing
         if activity.device_span is None:
-            missing["ops"] = nsys_facts.why_no_work(self.db, self.facts.diagnostics)
+            missing["device_activity"] = nsys_facts.why_no_work(self.db, self.facts.diagnostics)
         elif not self.db.has(schema.KERNEL, "globalPid") and schema.KERNEL in self.db.tables:
             missing["launches"] = "kernels do not tell their process"
         if "calls" in missing:
@@ -200,7 +200,7 @@ def _joined(files: Sequence[_File], builder: TimelineBuilder, gpus: NsysGpus) ->
         warnings += [name + text for text in file.warnings]
     missing = {key: why for file in reversed(files) for key, why in file.missing.items()}
     if len(builder.ops):
-        missing.pop("ops", None)
+        missing.pop("device_activity", None)
     origin = Origin(
         format="nsys",
         files=tuple(str(file.db.label) for file in files),
