@@ -180,11 +180,10 @@ def _what_ended(timeline: Timeline, covered: DeviceCoverage) -> tuple[I64, I64, 
     After the last work it is the thread that issued most of the device's work.
     """
     ops, calls = timeline.ops, timeline.calls
-    own = np.flatnonzero(ops.device == covered.device)
+    # Rows without a duration end no gap.
+    own = np.flatnonzero((ops.device == covered.device) & (ops.end > ops.start))
     gap_end = covered.gaps[1]
-    starts = ops.start[own]
-    position = np.searchsorted(starts, gap_end, side="left")
-    # A row at this moment that is empty, or still before the window, did not end the gap.
+    position = np.searchsorted(ops.start[own], gap_end, side="left")
     exists = (position < len(own)) & (gap_end < timeline.end)
     next_op = np.full(len(gap_end), -1, dtype=np.int64)
     next_op[exists] = own[position[exists]]
