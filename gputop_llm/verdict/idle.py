@@ -160,7 +160,7 @@ def idle(timeline: Timeline, covered: DeviceCoverage, use: U8) -> Idle:
             by_cause[rows, cause] = reached - before
             before = reached
             if cause in (Cause.SYNC, Cause.ALLOC):
-                inside = _contains(intervals, low) & (began[rows] == Began.DRY)
+                inside = contains(intervals, low) & (began[rows] == Began.DRY)
                 began[rows[inside]] = Began.SYNC if cause is Cause.SYNC else Began.ALLOC
         rest = Cause.HOST_CODE if _records_host_code(timeline, int(number)) else Cause.UNATTRIBUTED
         by_cause[rows, rest] += high - low - before
@@ -224,7 +224,7 @@ def _activities(timeline: Timeline, thread: int, use: U8) -> list[tuple[Cause, I
     return found
 
 
-def _contains(disjoint: Intervals, at: I64) -> Mask:
+def contains(disjoint: Intervals, at: I64) -> Mask:
     """Whether each moment lies inside of one of the intervals."""
     starts, ends = disjoint
     if not len(starts):

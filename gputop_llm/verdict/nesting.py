@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_llm.timeline.model import I32, I64, CpuOps, Ranges
+from gputop_llm.timeline.model import I32, I64, CpuOps, OsWaits, Ranges
 from gputop_llm.verdict.coverage import Mask
 
 
@@ -33,7 +33,7 @@ class Nest:
         return np.maximum(np.searchsorted(self.start, self.end, side="left"), np.arange(1, len(self.rows) + 1))
 
 
-def nest(table: CpuOps | Ranges, thread: int) -> Nest:
+def nest(table: CpuOps | Ranges | OsWaits, thread: int) -> Nest:
     """The nesting of one thread's rows."""
     rows = np.flatnonzero(table.thread == thread)
     start, end = table.start[rows], table.end[rows]
@@ -58,7 +58,7 @@ def _parents(start: I64, end: I64) -> I64:
         parent[waiting] = parent[parent[waiting]]
 
 
-def enclosing(table: CpuOps | Ranges, thread: I32, at: I64) -> I64:
+def enclosing(table: CpuOps | Ranges | OsWaits, thread: I32, at: I64) -> I64:
     """The row of the innermost interval of the same thread around each moment, -1 for none."""
     found = np.full(len(at), -1, dtype=np.int64)
     for number in np.unique(thread):
