@@ -21,10 +21,12 @@ class Nest:
 
     def innermost(self, at: I64) -> I64:
         """The row in the table of the innermost interval around each moment, -1 for none."""
+        rows = np.full(len(at), -1, dtype=np.int64)
+        if not len(self.rows):
+            return rows
         found = np.searchsorted(self.start, at, side="right") - 1
         while len(over := np.flatnonzero((found >= 0) & (self.end[np.maximum(found, 0)] <= at))):
             found[over] = self.parent[found[over]]
-        rows = np.full(len(at), -1, dtype=np.int64)
         rows[found >= 0] = self.rows[found[found >= 0]]
         return rows
 
