@@ -12,6 +12,8 @@ from gputop_llm.timeline.model import I64
 
 def clip(start: I64, end: I64, low: int, high: int) -> tuple[I64, I64]:
     """The parts of the intervals inside [low, high); empty ones are dropped."""
+    if len(start) and start.min() >= low and end.max() <= high and bool((end > start).all()):
+        return start, end
     clipped_start, clipped_end = np.maximum(start, low), np.minimum(end, high)
     kept = clipped_end > clipped_start
     return clipped_start[kept], clipped_end[kept]
@@ -19,16 +21,19 @@ def clip(start: I64, end: I64, low: int, high: int) -> tuple[I64, I64]:
 
 def union(start: I64, end: I64) -> tuple[I64, I64]:
     """The disjoint, sorted intervals that cover the same time. Touching intervals become one; empty ones vanish."""
+    # Columns of large captures come here: what is in order already is neither copied nor sorted.
     kept = end > start
-    start, end = start[kept], end[kept]
+    if not kept.all():
+        start, end = start[kept], end[kept]
     if not len(start):
         return start, end
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if bool((start[1:] < start[:-1]).any()):
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     # A new interval begins where a start lies beyond everything before it.
-    first = np.concatenate(([True], start[1:] > reach[:-1]))
-    last = np.concatenate((first[1:], [True]))
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
+    last = np.append(first[1:] - 1, len(start) - 1)
     return start[first], reach[last]
 
 

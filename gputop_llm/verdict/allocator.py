@@ -104,7 +104,7 @@ def _idle(context: Context, covered: DeviceCoverage, low: int, high: int) -> int
     gaps = context.idle[covered.device].gaps
     within = (gaps.start >= low) & (gaps.start < high)
     begun = within & (gaps.began == Began.ALLOC)
-    return int(gaps.length[begun].sum() + gaps.by_cause[within & ~begun, Cause.ALLOC].sum())
+    return int(gaps.length[begun].sum() + gaps.by_cause[within & ~begun, Cause.ALLOC].sum(dtype=np.int64))
 
 
 def _by_api(context: Context, rows: I64) -> tuple[AllocatorCall, ...]:

@@ -14,7 +14,7 @@ from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.timeline.intervals import length, overlap_with, subtract, union
 from gputop_llm.timeline.model import I64, CopyKind, Kind, Memory
 from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, Mask
+from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, kernel_intervals
 from gputop_llm.verdict.facts import ms, over_devices, share, span
 from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.links import Link, host_link, peer_link
@@ -123,18 +123,31 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Copies:
     leaves = ~np.isin(kind, _NO_TRANSFER)
     transfers = union(start[leaves], end[leaves])
     paged = leaves & (memory == Memory.PAGEABLE)
+    none = np.empty(0, dtype=np.int64)
+    kernels = kernel_intervals(timeline, covered.device) if len(rows) else (none, none)
     tiny = size <= TINY_BYTES
     groups = []
     for code in np.unique(kind.astype(np.int64) << 8 | memory):
         of_group = (kind == code >> 8) & (memory == (code & 255))
-        groups.append(_group(context, covered, CopyKind(code >> 8), Memory(code & 255), of_group, start, end, size))
+        groups.append(
+            _group(
+                context,
+                covered,
+                kernels,
+                CopyKind(code >> 8),
+                Memory(code & 255),
+                start[of_group],
+                end[of_group],
+                size[of_group],
+            )
+        )
     return Copies(
         device=covered.device,
         window_ns=covered.window_ns,
         groups=tuple(sorted(groups, key=lambda g: -g.time_ns)),
         transfer_ns=length(*transfers),
-        exposed_ns=length(*subtract(transfers, covered.kernels)),
-        pageable_exposed_ns=length(*subtract(union(start[paged], end[paged]), covered.kernels)),
+        exposed_ns=length(*subtract(transfers, kernels)),
+        pageable_exposed_ns=length(*subtract(union(start[paged], end[paged]), kernels)),
         kernel_ns=covered.kernel_busy_ns,
         tiny=int(tiny.sum()),
         tiny_idle_ns=_call_time_while_dry(context, covered.device, ops.launch[rows][tiny]),
@@ -145,24 +158,24 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Copies:
 def _group(
     context: Context,
     covered: DeviceCoverage,
+    kernels: Intervals,
     kind: CopyKind,
     memory: Memory,
-    of_group: Mask,
     start: I64,
     end: I64,
     size: I64,
 ) -> CopyGroup:
-    busy = union(start[of_group], end[of_group])
+    busy = union(start, end)
     name = next((d.name for d in context.timeline.devices if d.number == covered.device), None)
     links = {CopyKind.HTOD: host_link, CopyKind.DTOH: host_link, CopyKind.PTOP: peer_link}
     return CopyGroup(
         direction=_DIRECTIONS[kind],
         memory=memory.name.lower(),
-        count=int(of_group.sum()),
-        tiny=int((size[of_group] <= TINY_BYTES).sum()),
-        bytes=int(size[of_group].sum()),
+        count=len(size),
+        tiny=int((size <= TINY_BYTES).sum()),
+        bytes=int(size.sum()),
         time_ns=length(*busy),
-        hidden_ns=int(overlap_with(*busy, covered.kernels).sum()),
+        hidden_ns=int(overlap_with(*busy, kernels).sum()),
         link=links[kind](name) if kind in links else None,
     )
 

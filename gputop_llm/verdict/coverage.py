@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gputop_llm.timeline.intervals import complement, length, union
+from gputop_llm.timeline.intervals import clip, complement, length, union
 from gputop_llm.timeline.model import I64, DeviceOps, Kind, Timeline
 
 Intervals = tuple[I64, I64]
@@ -20,8 +20,7 @@ class DeviceCoverage:
 
     `busy_pct` = |∪ of its activity| ÷ window; `active_pct` the same from its first to its last activity
     (`active_ns` long). `work_ns` are summed durations by kind, which may exceed the window: work, never latency.
-    `busy` and `gaps` are disjoint and sorted, and together make up the window; `kernels` is the part of `busy` with
-    a kernel or a graph replay.
+    `busy` and `gaps` are disjoint and sorted, and together make up the window.
     """
 
     device: int
@@ -34,7 +33,6 @@ class DeviceCoverage:
     counts: dict[Kind, int]
     busy: Intervals
     gaps: Intervals
-    kernels: Intervals
 
     @property
     def busy_pct(self) -> float:
@@ -64,28 +62,38 @@ def in_window(timeline: Timeline) -> DeviceOps:
     return taken
 
 
+def kernel_intervals(timeline: Timeline, device: int) -> Intervals:
+    """When a kernel or graph replay ran on a device, disjoint and sorted, within the window."""
+    ops = timeline.ops
+    rows = (ops.device == device) & ((ops.kind == Kind.KERNEL) | (ops.kind == Kind.GRAPH))
+    return union(*clip(ops.start[rows], ops.end[rows], timeline.start, timeline.end))
+
+
 def _of_device(timeline: Timeline, number: int) -> DeviceCoverage:
     ops = timeline.ops
     # Only the columns that are needed: the whole table of a large capture is 100 MB.
     rows = (ops.device == number) & (ops.end > timeline.start) & (ops.start < timeline.end)
     kind = ops.kind[rows]
-    start = np.maximum(ops.start[rows], timeline.start)
-    end = np.minimum(ops.end[rows], timeline.end)
+    start, end = ops.start[rows], ops.end[rows]
+    np.maximum(start, timeline.start, out=start)
+    np.minimum(end, timeline.end, out=end)
+    del rows
     busy = union(start, end)
-    work = {each: int((end - start)[kind == each].sum()) for each in Kind}
-    counts = {each: int((kind == each).sum()) for each in Kind}
+    work, counts = {}, {}
+    for each in Kind:
+        of_kind = kind == each
+        work[each] = int(end[of_kind].sum()) - int(start[of_kind].sum())
+        counts[each] = int(of_kind.sum())
     compute = (kind == Kind.KERNEL) | (kind == Kind.GRAPH)
-    kernels = union(start[compute], end[compute])
     return DeviceCoverage(
         device=number,
         window_ns=timeline.window_ns,
         busy_ns=length(*busy),
         active_ns=int(busy[1][-1] - busy[0][0]) if len(busy[0]) else 0,
-        kernel_busy_ns=length(*kernels),
+        kernel_busy_ns=length(*(busy if compute.all() else union(start[compute], end[compute]))),
         copy_busy_ns=length(*union(start[~compute], end[~compute])),
         work_ns=work,
         counts=counts,
         busy=busy,
         gaps=complement(*busy, timeline.start, timeline.end),
-        kernels=kernels,
     )

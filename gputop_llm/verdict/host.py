@@ -14,7 +14,7 @@ from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
 from gputop_llm.timeline.intervals import clip, length, subtract, union
-from gputop_llm.timeline.model import I32, I64, CpuOps, OsWaits, Ranges
+from gputop_llm.timeline.model import I32, I64, CpuOps, HostCalls, OsWaits, Ranges
 from gputop_llm.verdict.advice import LARGER_BATCHES, OVERLAP
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.context import Context
@@ -29,6 +29,8 @@ _WORTH_PCT = 5.0
 _SEVERE_PCT = 25.0
 _ENOUGH_LAUNCHES = 20
 _DISTORTED_PCT = 5.0
+#: What lies around a smaller part of the long gaps is not named.
+_NAMED_SHARE = 0.1
 #: Calls in which a thread waits for others to bring it something to do.
 _WAITS_FOR_INPUT = (
     "poll",
@@ -112,14 +114,11 @@ def _threads(context: Context) -> tuple[HostThread, ...]:
     in_window = (calls.start >= timeline.start) & (calls.start < timeline.end)
     for number in seen[seen >= 0].tolist():
         own = calls.thread == number
-        api = _union(context, calls.start[own], calls.end[own])
-        sync = _union(context, calls.start[own & waiting], calls.end[own & waiting])
-        rows = ops.thread == number
-        inside = _union(context, ops.start[rows], ops.end[rows])
-        rows = waits.thread == number
-        kept = _union(context, waits.start[rows], waits.end[rows])
-        active = union(np.concatenate((api[0], inside[0])), np.concatenate((api[1], inside[1])))
-        still = union(np.concatenate((sync[0], kept[0])), np.concatenate((sync[1], kept[1])))
+        api = _union(context, calls, own)
+        sync = _union(context, calls, own & waiting)
+        inside = _union(context, ops, ops.thread == number)
+        kept = _union(context, waits, waits.thread == number)
+        active, still = _either(api, inside), _either(sync, kept)
         found.append(
             HostThread(
                 thread=number,
@@ -138,8 +137,16 @@ def _threads(context: Context) -> tuple[HostThread, ...]:
     return tuple(sorted(found, key=lambda t: (-t.launches, -t.work_ns)))
 
 
-def _union(context: Context, start: I64, end: I64) -> Intervals:
+def _union(context: Context, table: HostCalls | CpuOps | OsWaits, rows: Mask) -> Intervals:
+    # One thread often has all of a large table: no copy then.
+    start, end = (table.start, table.end) if rows.all() else (table.start[rows], table.end[rows])
     return union(*clip(start, end, context.timeline.start, context.timeline.end))
+
+
+def _either(one: Intervals, other: Intervals) -> Intervals:
+    if not len(one[0]) or not len(other[0]):
+        return one if len(one[0]) else other
+    return union(np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1])))
 
 
 def _breaks(context: Context, result: Launches) -> Mask:
@@ -216,6 +223,7 @@ def findings(result: Host, context: Context) -> list[Finding]:
                 f"{what.gaps:,} gaps",
             )
             for what in result.within[:5]
+            if what.idle_ns >= _NAMED_SHARE * worst.break_ns
         ),
         *over_devices(
             "idle in long gaps",
@@ -268,7 +276,7 @@ def _cause(worst: Launches, result: Host) -> str:
     if _waiting_share(worst, result) >= 0.5:
         waits = listed(w.name for w in result.within if w.what == "OS wait")
         return f"{text} ({waits}): waiting for input, so perhaps no request was in flight"
-    named = [w.name for w in result.within if w.what != "OS wait"]
+    named = [w.name for w in result.within if w.what != "OS wait" and w.idle_ns >= _NAMED_SHARE * worst.break_ns]
     return f"{text}, within {listed(named)}" if named else text
 
 

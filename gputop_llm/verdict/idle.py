@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 from gputop_llm.timeline.intervals import clip, length, overlap_with, union
-from gputop_llm.timeline.model import I32, I64, U8, Timeline
+from gputop_llm.timeline.model import I32, I64, U8, CpuOps, HostCalls, OsWaits, Timeline
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, Mask
 
@@ -67,6 +67,10 @@ _CAUSE_OF_USE = np.full(len(Api), Cause.LAUNCH, dtype=np.uint8)
 _CAUSE_OF_USE[[Api.SYNC, Api.BLOCKING_COPY]] = Cause.SYNC
 _CAUSE_OF_USE[[Api.ALLOC, Api.ASYNC_ALLOC]] = Cause.ALLOC
 
+_HostTable = HostCalls | OsWaits | CpuOps
+#: Gaps whose host side is looked up at once.
+_CHUNK = 65_536
+
 #: Gaps are listed from the length on above which this share of the idle time lies, but none shorter than 1 µs.
 _LISTED_SHARE = 0.9
 _SHORTEST_LISTED_NS = 1_000
@@ -85,7 +89,7 @@ class Gaps:
     next_op: I64
     thread: I32
     began: U8
-    by_cause: I64
+    by_cause: I64 | I32
 
     @property
     def length(self) -> I64:
@@ -138,40 +142,86 @@ def idle(timeline: Timeline, covered: DeviceCoverage, use: U8) -> Idle:
     # Until here the device waited for the host.
     host_end = np.where(next_op < 0, end, start)
     known = launch >= 0
-    returned = timeline.calls.end[launch[known]]
-    host_end[known] = np.clip(returned, start[known], end[known])
-    by_cause = np.zeros((len(start), len(Cause)), dtype=np.int64)
+    host_end[known] = np.clip(timeline.calls.end[launch[known]], start[known], end[known])
     unknown = ~known & (next_op >= 0)
+    short = not len(start) or int((end - start).max()) < 1 << 31
+    by_cause = np.zeros((len(start), len(Cause)), dtype=np.int32 if short else np.int64)
     by_cause[:, Cause.SUBMITTED] = np.where(unknown, 0, end - host_end)
     by_cause[:, Cause.UNATTRIBUTED] = np.where(unknown, end - start, 0)
     began = np.full(len(start), Began.DRY, dtype=np.uint8)
+    hosts = _Hosts(timeline, use)
     for number in np.unique(thread):
         rows = np.flatnonzero((thread == number) & (host_end > start))
-        if not len(rows):
-            continue
         if number < 0:
-            by_cause[rows, Cause.UNATTRIBUTED] += host_end[rows] - start[rows]
+            by_cause[rows, Cause.UNATTRIBUTED] += (host_end[rows] - start[rows]).astype(by_cause.dtype)
             continue
-        low, high = start[rows], host_end[rows]
-        before: I64 | int = 0
-        for cause, intervals in _activities(timeline, int(number), use):
-            # Each set holds those before it too: what is new in it is this cause's own.
-            reached = overlap_with(low, high, intervals)
-            by_cause[rows, cause] = reached - before
-            before = reached
-            if cause in (Cause.SYNC, Cause.ALLOC):
-                inside = contains(intervals, low) & (began[rows] == Began.DRY)
-                began[rows[inside]] = Began.SYNC if cause is Cause.SYNC else Began.ALLOC
-        rest = Cause.HOST_CODE if _records_host_code(timeline, int(number)) else Cause.UNATTRIBUTED
-        by_cause[rows, rest] += high - low - before
+        for first in range(0, len(rows), _CHUNK):
+            some = rows[first : first + _CHUNK]
+            by_cause[some], began[some] = hosts.spent(int(number), start[some], host_end[some], by_cause[some])
     began[known & (host_end <= start)] = Began.QUEUED
     began[unknown] = Began.UNKNOWN
     began[next_op < 0] = Began.END
-    total = {cause: int(by_cause[:, cause].sum()) for cause in Cause}
+    total = {cause: int(by_cause[:, cause].sum(dtype=np.int64)) for cause in Cause}
     assert sum(total.values()) == length(start, end), "idle causes must sum to the idle time"
     lengths = end - start
     began_ns = {way: int(lengths[began == way].sum()) for way in Began}
     return Idle(covered.device, covered.idle_ns, total, began_ns, Gaps(start, end, next_op, thread, began, by_cause))
+
+
+class _Hosts:
+    """What host threads did, looked up for a stretch of time at once: large captures never need all of it in memory."""
+
+    def __init__(self, timeline: Timeline, use: U8) -> None:
+        self._timeline = timeline
+        self._cause = _CAUSE_OF_USE[use]
+        # The latest end so far, by row: it tells where to look first for what reaches into a stretch.
+        self._reach = {
+            id(table): np.maximum.accumulate(table.end) if len(table) else table.end
+            for table in (timeline.calls, timeline.os_waits, timeline.cpu_ops)
+        }
+
+    def spent(self, thread: int, low: I64, high: I64, by_cause: I64 | I32) -> tuple[I64 | I32, U8]:
+        """For some gaps of one thread, in time order: time by cause added to `by_cause`, and how they began."""
+        began = np.full(len(low), Began.DRY, dtype=np.uint8)
+        before: I64 | int = 0
+        for cause, intervals in self._activities(thread, int(low[0]), int(high.max())):
+            # Each set holds those before it too: what is new in it is this cause's own.
+            reached = overlap_with(low, high, intervals)
+            by_cause[:, cause] = reached - before
+            before = reached
+            if cause in (Cause.SYNC, Cause.ALLOC):
+                inside = contains(intervals, low) & (began == Began.DRY)
+                began[inside] = Began.SYNC if cause is Cause.SYNC else Began.ALLOC
+        # Time outside of calls and operators is known to be host code where operators of the thread were recorded.
+        recorded = bool((self._timeline.cpu_ops.thread == thread).any())
+        by_cause[:, Cause.HOST_CODE if recorded else Cause.UNATTRIBUTED] += (high - low - before).astype(by_cause.dtype)
+        return by_cause, began
+
+    def _activities(self, thread: int, low: int, high: int) -> list[tuple[Cause, Intervals]]:
+        """What a thread was in, in the order of precedence: each set is the union of its cause and all before it."""
+        timeline = self._timeline
+        calls = self._rows(timeline.calls, thread, low, high)
+        cause = self._cause[calls]
+        parts: list[tuple[Cause, _HostTable, I64]] = [
+            (kind, timeline.calls, calls[cause == kind]) for kind in (Cause.SYNC, Cause.ALLOC, Cause.LAUNCH)
+        ]
+        parts.append((Cause.OS_BLOCKED, timeline.os_waits, self._rows(timeline.os_waits, thread, low, high)))
+        parts.append((Cause.FRAMEWORK, timeline.cpu_ops, self._rows(timeline.cpu_ops, thread, low, high)))
+        found: list[tuple[Cause, Intervals]] = []
+        reached: Intervals = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        for kind, table, rows in parts:
+            start, end = clip(table.start[rows], table.end[rows], low, high)
+            if len(start):
+                reached = union(np.concatenate((reached[0], start)), np.concatenate((reached[1], end)))
+            found.append((kind, reached))
+        return found
+
+    def _rows(self, table: _HostTable, thread: int, low: int, high: int) -> I64:
+        """The rows of a thread that reach into [low, high)."""
+        first = int(np.searchsorted(self._reach[id(table)], low, side="right"))
+        last = int(np.searchsorted(table.start, high, side="left"))
+        rows: I64 = first + np.flatnonzero(table.thread[first:last] == thread)
+        return rows
 
 
 def _what_ended(timeline: Timeline, covered: DeviceCoverage) -> tuple[I64, I64, I32]:
@@ -200,30 +250,6 @@ def _what_ended(timeline: Timeline, covered: DeviceCoverage) -> tuple[I64, I64, 
     return next_op, launch, thread
 
 
-def _activities(timeline: Timeline, thread: int, use: U8) -> list[tuple[Cause, Intervals]]:
-    """What one thread was in, in the order of precedence: each set is the union of its cause and all before it."""
-    calls, ops, waits = timeline.calls, timeline.cpu_ops, timeline.os_waits
-    own = calls.thread == thread
-    cause = _CAUSE_OF_USE[use]
-    parts: list[tuple[Cause, I64, I64]] = [
-        (kind, calls.start[rows], calls.end[rows])
-        for kind in (Cause.SYNC, Cause.ALLOC, Cause.LAUNCH)
-        for rows in (own & (cause == kind),)
-    ]
-    rows = waits.thread == thread
-    parts.append((Cause.OS_BLOCKED, waits.start[rows], waits.end[rows]))
-    rows = ops.thread == thread
-    parts.append((Cause.FRAMEWORK, ops.start[rows], ops.end[rows]))
-    found: list[tuple[Cause, Intervals]] = []
-    reached: Intervals = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    for kind, start, end in parts:
-        start, end = clip(start, end, timeline.start, timeline.end)
-        if len(start):
-            reached = union(np.concatenate((reached[0], start)), np.concatenate((reached[1], end)))
-        found.append((kind, reached))
-    return found
-
-
 def contains(disjoint: Intervals, at: I64) -> Mask:
     """Whether each moment lies inside of one of the intervals."""
     starts, ends = disjoint
@@ -232,8 +258,3 @@ def contains(disjoint: Intervals, at: I64) -> Mask:
     position = np.searchsorted(starts, at, side="right") - 1
     inside: Mask = (position >= 0) & (at < ends[np.maximum(position, 0)])
     return inside
-
-
-def _records_host_code(timeline: Timeline, thread: int) -> bool:
-    """Whether time outside of calls and operators is known to be host code: operators of this thread were recorded."""
-    return bool((timeline.cpu_ops.thread == thread).any())

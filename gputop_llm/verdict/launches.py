@@ -204,6 +204,6 @@ def _quantiles(values: I64) -> tuple[float, float, float] | None:
     return float(low), float(middle), float(high)
 
 
-def _causes(by_cause: I64, rows: Mask) -> dict[Cause, int]:
-    sums = by_cause[rows].sum(axis=0)
+def _causes(by_cause: I64 | I32, rows: Mask) -> dict[Cause, int]:
+    sums = by_cause[rows].sum(axis=0, dtype=np.int64)
     return {cause: int(sums[cause]) for cause in Cause}

@@ -114,7 +114,7 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Syncs:
         rows_of_threads.append(in_window)
     caused = np.flatnonzero(owner >= 0)
     read, sizes = _readbacks(context, covered.device)
-    sums = gaps.by_cause[begun].sum(axis=0)
+    sums = gaps.by_cause[begun].sum(axis=0, dtype=np.int64)
     return Syncs(
         device=covered.device,
         window_ns=covered.window_ns,
