@@ -62,6 +62,8 @@ class Finding:
 class Verdict:
     """What a capture says. `judged` is false when it can't be judged; `headline` then says why and what to do.
 
+    `healthy` is true when nothing of it is worth fixing; None when it can't be judged. `capture` says what was read:
+    "format", "files", "tool", "schema", "engine", "engine_name", "window_from", "window_ms".
     `tables` hold what the page shows beside the findings (coverage by device, idle causes, hot kernels, steps,
     copies, operators…): name → list of rows, each a mapping of column to value with the unit in its name.
     """
@@ -72,3 +74,5 @@ class Verdict:
     tables: Mapping[str, tuple[Mapping[str, object], ...]] = field(default_factory=dict)
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
+    healthy: bool | None = None
+    capture: Mapping[str, object] = field(default_factory=dict)
