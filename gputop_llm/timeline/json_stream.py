@@ -17,6 +17,9 @@ from gputop_llm.timeline.json_events import Event, decode_events, mend
 
 # Decompressed size beyond which a file is no capture window but a mistake or a bomb.
 MAX_BYTES = 8 * 2**30
+#: Traces shrink 10 to 30 times; beyond this it is a bomb. Small files are let off: they do no harm.
+_MAX_RATIO = 250
+_RATIO_FROM_BYTES = 64 << 20
 CHUNK = 1 << 20
 HEAD = 1 << 20
 TAIL = 1 << 16
@@ -149,6 +152,8 @@ class _Counted:
         self._count += len(data)
         if self._count > MAX_BYTES:
             raise self._error(f"it is larger than {MAX_BYTES >> 30} GiB when unpacked")
+        if self._count > max(_RATIO_FROM_BYTES, _MAX_RATIO * self._raw.tell()):
+            raise self._error(f"it unpacks to more than {_MAX_RATIO} times its size, which no trace does")
         return data
 
     def raw_position(self) -> int:
