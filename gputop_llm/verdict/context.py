@@ -105,7 +105,7 @@ class Context:
         launched = int((self.uses == Api.GRAPH_LAUNCH).sum())
         if self.unseen_replays < _FEW_REPLAYS or self.unseen_replays < _FEW_SHARE * launched:
             return None
-        return f"the work of {self.unseen_replays:,} of {launched:,} CUDA-graph launches is not in the record"
+        return f"the work of at least {self.unseen_replays:,} of {launched:,} CUDA-graph launches is not in the record"
 
     def device_label(self, number: int) -> str:
         """How a device is named to a reader: "GPU 0"."""

@@ -24,7 +24,7 @@ from gputop_llm.verdict.idle import Began, contains
 #: A thread with operators in less of the window than this has nothing to contend for.
 _ACTIVE_SHARE = 0.1
 #: Threads that overlap less than this part of what chance would give take turns.
-_TURNS_SHARE = 0.1
+_TURNS_SHARE = 0.2
 _ENOUGH = 50
 _LONGER = 2.0
 #: A pause beyond this is no pause between operators.
