@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -84,7 +84,7 @@ RIGHT = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def verdict_on(name: str) -> Verdict:
     return judge(read_capture([CAPTURES / name]))
 
