@@ -66,8 +66,9 @@ class Columns:
         self.names: tuple[str, ...] = tuple(table.__dataclass_fields__)
         self._columns = [array("q") for _ in self.names]
         self._rows: list[tuple[int, ...]] = []
-        self._pieces: dict[str, list[Any]] = {name: [] for name in self.names}
-        self._extended = 0
+        # Raw values: they grow in place, where a list of arrays would be copied into one in the end.
+        self._extended = {name: bytearray() for name in self.names}
+        self._length = 0
 
     def append(self, *row: int) -> None:
         """Adds one row, in the order of the table's fields."""
@@ -98,14 +99,13 @@ class Columns:
             piece = np.full(length, value, dtype=_dtype(name)) if isinstance(value, int) else _narrow(name, value)
             if len(piece) != length:
                 raise ValueError(f"{len(piece)} values of {name} for {length} rows")
-            # Contiguous: a column cut out of a wider array would keep all of that alive.
-            self._pieces[name].append(np.ascontiguousarray(piece))
+            self._extended[name] += np.ascontiguousarray(piece).data
         if columns:
             raise TypeError(f"no such columns: {', '.join(columns)}")
-        self._extended += length
+        self._length += length
 
     def __len__(self) -> int:
-        return len(self._columns[0]) + len(self._rows) + self._extended
+        return len(self._columns[0]) + len(self._rows) + self._length
 
     def freeze(self) -> Any:
         """The table, sorted by start (stable). The columns are given away: what was collected is gone from here."""
@@ -119,14 +119,12 @@ class Columns:
         return self.table(**table)
 
     def _take(self, name: str) -> Any:
-        position = self.names.index(name)
-        appended = self.columns[position]
-        pieces = self._pieces.pop(name)
-        if len(appended):
-            pieces.append(_narrow(name, np.frombuffer(appended, dtype=np.int64)))
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, dtype=_dtype(name))
+        extended = np.frombuffer(self._extended.pop(name), dtype=_dtype(name))
+        appended = self.columns[self.names.index(name)]
+        if not len(appended):
+            return extended
+        rows = _narrow(name, np.frombuffer(appended, dtype=np.int64))
+        return np.concatenate((extended, rows)) if len(extended) else rows
 
 
 def _dtype(name: str) -> Any:

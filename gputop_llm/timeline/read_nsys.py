@@ -42,7 +42,7 @@ _OVERHEAD_SHARE = 0.001
 def read_nsys(
     paths: Sequence[Path],
     progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Timeline:
     """One timeline of one or several captures: SQLite exports or reports (.nsys-rep), plain or compressed (.xz, .gz).
 
@@ -53,6 +53,7 @@ def read_nsys(
         GputopError: a file can't be read, is no export, lacks a needed column, or is too large; files share no moment
             or no clock; or `cancelled` said yes.
     """
+    stop = cancelled or (lambda: False)
     builder = TimelineBuilder()
     gpus = NsysGpus()
     files: list[_File] = []
@@ -62,7 +63,7 @@ def read_nsys(
             if progress is not None:
                 progress((position + done) / len(paths))
 
-        with sqlite_export(path, share, cancelled) as (plain, spent), NsysDb(plain, path, cancelled) as db:
+        with sqlite_export(path, share, stop) as (plain, spent), NsysDb(plain, path, stop) as db:
             files.append(_File(db, builder, gpus, files[0].facts.utc_ns if files else None))
             files[-1].read(lambda done, share=share, spent=spent: share(spent + (1 - spent) * done))  # type: ignore[misc]
     return _joined(files, builder, gpus)

@@ -34,7 +34,7 @@ _CALL_NS = 3_800
 def big_nsys_sqlite(path: Path, kernels: int, apis: int) -> Path:
     """An export with so many kernels and API rows (at least one call for each kernel), one step after the other.
 
-    Every step of 32 layers ends with a copy to the host and a stream synchronisation. Takes about 7 µs a row.
+    Every step of 32 layers ends with a copy to the host and a stream synchronisation. Takes about 2 µs a row.
     """
     if apis < kernels:
         raise ValueError("each kernel has a call")
