@@ -23,6 +23,8 @@ _TAIL_NS = 100_000_000
 #: Fewer lost replays than this, or a smaller share of them, do not make a record useless.
 _FEW_REPLAYS = 3
 _FEW_SHARE = 0.05
+#: An error below this many points is given, but not explained each time.
+_WORTH_A_NOTE_PCT = 3.0
 
 
 class Context:
@@ -129,7 +131,7 @@ class Context:
         low_by = self.distortion.low_by_pct(covered.busy_pct) if self.distortion else None
         low_by_active = self.distortion.low_by_pct(covered.active_pct) if self.distortion else None
         rows = f"{sum(covered.counts.values()):,} device rows"
-        note = self.distortion.text if self.distortion else None
+        note = self.distortion.text if self.distortion and low_by and low_by >= _WORTH_A_NOTE_PCT else None
         return (
             Fact("GPU busy", covered.busy_pct, "%", "|∪ device activity| ÷ window", rows, note, low_by),
             Fact(

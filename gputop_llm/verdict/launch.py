@@ -165,7 +165,7 @@ def launch_facts(result: Launches) -> tuple[Fact, ...]:
         text = f"p10 {span(low)}, p90 {span(high)}"
         delay = "median of (start of a launch's first device row − return of its call)"
         found.append(us("queue delay, median", middle, delay, f"{result.delays:,} launches with a known row", text))
-    return tuple(found)
+    return tuple(one for one in found if one.value is not None)
 
 
 def _not_launch_bound(result: Launches, context: Context) -> Finding | None:
