@@ -15,8 +15,8 @@ TABLES: Mapping[str, str] = {
     "coverage": "GPU coverage",
     "phases": "Phases",
     "steps": "Steps",
-    "kernels": "Hot kernels",
     "families": "Kernel families",
+    "kernels": "Hot kernels",
     "idle": "Idle time by cause",
     "gaps": "Longest gaps",
     "copies": "Copies",
@@ -68,6 +68,8 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return figure(float(value))
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
     return str(value)
 
 

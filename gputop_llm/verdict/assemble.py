@@ -13,6 +13,7 @@ from gputop_llm.verdict import (
     gil,
     host,
     idle_left,
+    kernels,
     launch,
     operators,
     sync,
@@ -40,6 +41,8 @@ _MISSING_LABELS = {
     "streams": "streams",
     "graph_replays": "graph replays",
 }
+#: Families with this part of the longest one's time are named beside it.
+_ABOUT_EQUAL = 0.9
 #: The one finding that holds of a capture that can't be judged.
 _LACKS = "replays-not-recorded"
 _TOLD_DIAGNOSTICS = ("error", "warning")
@@ -49,7 +52,8 @@ _MOST_DIAGNOSTICS = 5
 def judge(timeline: Timeline) -> Verdict:
     """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged."""
     context = Context(timeline)
-    found, shown = _analyses(context)
+    hot = kernels.analyse(context)
+    found, shown = _analyses(context, hot)
     ranked = tuple(sorted(found, key=_rank))
     refused = refusal(context)
     worth = [finding for finding in ranked if _worth(finding)]
@@ -59,7 +63,7 @@ def judge(timeline: Timeline) -> Verdict:
     healthy = None if refused else not worth
     return Verdict(
         judged=refused is None,
-        headline=refused or (worth[0].headline if worth else _healthy(context)),
+        headline=refused or (worth[0].headline if worth else _healthy(context, hot)),
         findings=ranked,
         tables=shown,
         facts=_facts(context),
@@ -69,7 +73,7 @@ def judge(timeline: Timeline) -> Verdict:
     )
 
 
-def _analyses(context: Context) -> tuple[list[Finding], dict[str, tables.Rows]]:
+def _analyses(context: Context, hot: tuple[kernels.Hot, ...]) -> tuple[list[Finding], dict[str, tables.Rows]]:
     if not context.coverage:
         return [], {}
     launches = launch.analyse(context)
@@ -84,10 +88,13 @@ def _analyses(context: Context) -> tuple[list[Finding], dict[str, tables.Rows]]:
         *host.findings(threads, context),
         *gil.findings(gil.analyse(context), context),
         *operators.findings(operated, context),
+        *kernels.findings(hot, context),
     ]
     found += idle_left.findings(context, launches, found)
     shown = {
         "coverage": tables.coverage(context),
+        "families": tables.families(hot),
+        "kernels": tables.kernels(hot),
         "idle": tables.idle(context),
         "gaps": tables.gaps(context),
         "copies": tables.copies(copied),
@@ -116,13 +123,15 @@ def _rank(finding: Finding) -> tuple[int, float]:
     return (0 if pct >= HEALTHY_BELOW_PCT else 2), -pct
 
 
-def _healthy(context: Context) -> str:
+def _healthy(context: Context, hot: tuple[kernels.Hot, ...]) -> str:
     busy = [covered.busy_pct for covered in context.coverage]
     low, high = min(busy), max(busy)
     text = share(low) if high - low < 1.0 else f"{low:.0f} to {high:.0f} %"
     if low < BUSY_PCT:
         return f"healthy: {text} busy, and no single cause could give back {HEALTHY_BELOW_PCT:.0f} % of the window"
-    return f"healthy, GPU-bound: {text} busy"
+    families = max(hot, key=lambda one: one.busy_ns).families
+    first = [f.family.value for f in families if f.union_ns >= _ABOUT_EQUAL * families[0].union_ns]
+    return f"healthy, GPU-bound in {' and '.join(first[:2])}: {text} busy"
 
 
 def _facts(context: Context) -> tuple[Fact, ...]:

@@ -10,6 +10,8 @@ from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.copies import Copies
 from gputop_llm.verdict.host import Host
 from gputop_llm.verdict.idle import CAUSE_LABELS, Cause
+from gputop_llm.verdict.kernel_names import short_name
+from gputop_llm.verdict.kernels import Hot
 from gputop_llm.verdict.operators import Operator, Operators
 
 Row = Mapping[str, object]
@@ -69,10 +71,53 @@ def gaps(context: Context) -> Rows:
                     "at_ms": (int(one.gaps.start[position]) - timeline.start) / 1e6,
                     "length_us": int(one.gaps.length[position]) / 1e3,
                     "cause": CAUSE_LABELS[Cause(int(one.gaps.dominant[position]))],
-                    "next": printable(timeline.name(int(timeline.ops.name_id[after])), _NAME) if after >= 0 else None,
+                    "next": printable(short_name(timeline.name(int(timeline.ops.name_id[after]))), _NAME)
+                    if after >= 0
+                    else None,
                 }
             )
     return tuple(found)
+
+
+def families(results: tuple[Hot, ...]) -> Rows:
+    """Families of kernels of each device, by union time."""
+    return tuple(
+        {
+            "device": hot.device,
+            "family": family.family.value,
+            "window_pct": hot.pct(family.union_ns),
+            "union_ms": family.union_ns / 1e6,
+            "calls": family.calls,
+            "kernels": family.kernels,
+            "work_ms": family.work_ns / 1e6,
+        }
+        for hot in results
+        for family in hot.families
+    )
+
+
+def kernels(results: tuple[Hot, ...]) -> Rows:
+    """The hottest kernels of each device, by union time."""
+    return tuple(
+        {
+            "device": hot.device,
+            "kernel": kernel.name,
+            "window_pct": hot.pct(kernel.union_ns),
+            "calls": kernel.calls,
+            "mean_us": kernel.mean_ns / 1e3,
+            "family": kernel.family.value,
+            "longest_us": kernel.longest_ns / 1e3,
+            "union_ms": kernel.union_ns / 1e6,
+            "work_ms": kernel.work_ns / 1e6,
+            "by_graph": kernel.by_graph,
+            "streams": list(kernel.streams),
+            "grid": kernel.grid,
+            "block": kernel.block,
+            "full_name": kernel.full_name,
+        }
+        for hot in results
+        for kernel in hot.kernels[:_MOST]
+    )
 
 
 def copies(results: tuple[Copies, ...]) -> Rows:

@@ -52,10 +52,10 @@ RIGHT = {
     "public/flameox_graph_2025.5.2.sqlite": Expected(CANT, {0: 0.00167}, 467.7, says=("2 graph replays",)),
     "public/lt_gemm.sqlite": Expected(CANT, {}, says=("driver (CUDA 13.3) is newer", "update nsys")),
     "public/tl_h100_qwen.json.gz": Expected(
-        HEALTHY, {0: 91.6}, 49.8, says=("GPU-bound", "92 %"), never=("launch-bound", "sync-bound")
+        FINDS, {0: 91.6}, 49.8, "unfused-elementwise", ("elementwise",), ("launch-bound", "sync-bound", "gpu-idle")
     ),
     "public/tl_vllm_decode.json.gz": Expected(
-        HEALTHY, {2: 99.8}, 10.7, says=("GPU-bound", "100 %"), never=("launch-bound", "gpu-idle")
+        HEALTHY, {2: 99.8}, 10.7, says=("GPU-bound in MoE GEMM", "100 %"), never=("launch-bound", "gpu-idle")
     ),
     "public/hta_negq.json.gz": Expected(
         FINDS, {0: 35.33}, 1240.8, "idle-though-submitted", never=("launch-bound", "host-bound")
@@ -79,7 +79,7 @@ RIGHT = {
     ),
     f"{CASES}/27-bare-array-with-named-pids/trace.json": Expected(CANT, {0: 78.62}, 0.247, says=("2 kernels",)),
     f"{CASES}/28-one-launch-for-eighteen-kernels/trace.json": Expected(
-        HEALTHY, {9: 98.1}, 1.0, says=("GPU-bound", "98 %"), never=("launch-bound",)
+        HEALTHY, {9: 98.1}, 1.0, says=("GPU-bound", "MoE GEMM", "98 %"), never=("launch-bound",)
     ),
 }
 
@@ -158,6 +158,21 @@ def test_an_old_and_a_future_export_of_the_same_run_give_the_same_verdict():
     assert old.headline == future.headline
     assert any("schema 3.40.0 is newer" in note for note in future.notes)
     assert any("names of the GPUs" in note for note in old.notes)
+
+
+def test_the_hot_kernels_of_a_graph_replay_are_named():
+    kernels = verdict_on(f"{CASES}/28-one-launch-for-eighteen-kernels/trace.json").tables["kernels"]
+
+    assert any("moe_gemm" in row["kernel"] for row in kernels)
+    assert {row["device"] for row in kernels} == {9}
+
+
+def test_nothing_below_five_percent_of_the_window_is_proposed_for_ncu():
+    for name in RIGHT:
+        verdict = verdict_on(name)
+        proposed = " ".join(f.next_capture or "" for f in verdict.findings if "ncu" in (f.next_capture or ""))
+        for row in verdict.tables.get("kernels", ()):
+            assert row["window_pct"] >= 5 or f"{row['kernel']}:" not in proposed
 
 
 def test_a_mended_trace_says_so_once():
