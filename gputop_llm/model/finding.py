@@ -39,6 +39,8 @@ class Finding:
     """One finding. `recoverable_pct` is the upper bound of what fixing it could give, as a share of the window
     (or, with `of` = "kernel", of that kernel's time), by `recoverable_formula`; None when it can't be told.
 
+    `concerns_pct` is the share of the window that a finding is about, where what fixing it gives can't be told: it then
+    ranks by that.
     `subject` names the device, rank, stream, phase or kernel where it isn't the whole capture.
     `next_capture` as in a symptom.
     """
@@ -56,6 +58,7 @@ class Finding:
     next_capture: str | None = None
     subject: str | None = None
     of: str = "window"
+    concerns_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "subject": plain(finding.subject),
         "recoverable_pct": plain(finding.recoverable_pct),
         "recoverable_of": finding.of,
+        "concerns_pct": plain(finding.concerns_pct),
         "recoverable_formula": plain(finding.recoverable_formula),
         "cause": plain(finding.cause),
         "confidence": plain(finding.confidence),

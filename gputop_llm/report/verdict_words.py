@@ -19,6 +19,8 @@ TABLES: Mapping[str, str] = {
     "kernels": "Hot kernels",
     "idle": "Idle time by cause",
     "gaps": "Longest gaps",
+    "communication": "Communication",
+    "streams": "Streams",
     "copies": "Copies",
     "threads": "Host threads",
     "operators": "Operators",

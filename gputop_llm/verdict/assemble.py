@@ -1,4 +1,4 @@
-"""From a timeline to its verdict: runs the analyses, ranks what they find, says whether anything is worth fixing."""
+"""From a timeline to its verdict: ranks what the analyses found, and says whether anything is worth fixing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ from collections.abc import Sequence
 from gputop_llm.model.finding import Fact, Finding, Verdict, Weight
 from gputop_llm.printable import printable
 from gputop_llm.timeline.model import Timeline
-from gputop_llm.verdict import (
-    allocator,
-    copies,
-    gil,
-    host,
-    idle_left,
-    kernels,
-    launch,
-    operators,
-    sync,
-    tables,
-)
+from gputop_llm.verdict.analyses import Analysed, analysed
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
@@ -52,9 +41,8 @@ _MOST_DIAGNOSTICS = 5
 def judge(timeline: Timeline) -> Verdict:
     """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged."""
     context = Context(timeline)
-    hot = kernels.analyse(context)
-    found, shown = _analyses(context, hot)
-    ranked = tuple(sorted(found, key=_rank))
+    done = analysed(context)
+    ranked = tuple(sorted(done.findings, key=_rank))
     refused = refusal(context)
     worth = [finding for finding in ranked if _worth(finding)]
     if refused:
@@ -63,45 +51,14 @@ def judge(timeline: Timeline) -> Verdict:
     healthy = None if refused else not worth
     return Verdict(
         judged=refused is None,
-        headline=refused or (worth[0].headline if worth else _healthy(context, hot)),
+        headline=refused or (worth[0].headline if worth else _healthy(context, done)),
         findings=ranked,
-        tables=shown,
+        tables=done.tables,
         facts=_facts(context),
         notes=_notes(context, refused is not None),
         healthy=healthy,
         capture=_capture(context),
     )
-
-
-def _analyses(context: Context, hot: tuple[kernels.Hot, ...]) -> tuple[list[Finding], dict[str, tables.Rows]]:
-    if not context.coverage:
-        return [], {}
-    launches = launch.analyse(context)
-    copied = copies.analyse(context)
-    threads = host.analyse(context, launches)
-    operated = operators.analyse(context)
-    found = [
-        *launch.findings(launches, context),
-        *sync.findings(sync.analyse(context), context),
-        *copies.findings(copied, context),
-        *allocator.findings(allocator.analyse(context), context),
-        *host.findings(threads, context),
-        *gil.findings(gil.analyse(context), context),
-        *operators.findings(operated, context),
-        *kernels.findings(hot, context),
-    ]
-    found += idle_left.findings(context, launches, found)
-    shown = {
-        "coverage": tables.coverage(context),
-        "families": tables.families(hot),
-        "kernels": tables.kernels(hot),
-        "idle": tables.idle(context),
-        "gaps": tables.gaps(context),
-        "copies": tables.copies(copied),
-        "threads": tables.threads(threads),
-        **tables.operators(operated),
-    }
-    return found, {name: rows for name, rows in shown.items() if rows}
 
 
 def _worth(finding: Finding) -> bool:
@@ -112,24 +69,24 @@ def _worth(finding: Finding) -> bool:
 
 
 def _rank(finding: Finding) -> tuple[int, float]:
-    """What could give most comes first; then what can't be told; then what gives little, parts of kernels, notes."""
+    """What could give most of the window comes first; then parts of kernels; notes last."""
     pct = finding.recoverable_pct
     if finding.weight is Weight.NOTE:
-        return 4, -(pct or 0.0)
+        return 2, -(pct or 0.0)
     if finding.of != "window":
-        return 3, -(pct or 0.0)
-    if pct is None:
-        return 1, -float(finding.weight)
-    return (0 if pct >= HEALTHY_BELOW_PCT else 2), -pct
+        return 1, -(pct or 0.0)
+    # What nothing is known of may be all.
+    largest = 100.0 if finding.concerns_pct is None else finding.concerns_pct
+    return 0, -(largest if pct is None else pct)
 
 
-def _healthy(context: Context, hot: tuple[kernels.Hot, ...]) -> str:
+def _healthy(context: Context, done: Analysed) -> str:
     busy = [covered.busy_pct for covered in context.coverage]
     low, high = min(busy), max(busy)
     text = share(low) if high - low < 1.0 else f"{low:.0f} to {high:.0f} %"
     if low < BUSY_PCT:
         return f"healthy: {text} busy, and no single cause could give back {HEALTHY_BELOW_PCT:.0f} % of the window"
-    families = max(hot, key=lambda one: one.busy_ns).families
+    families = max(done.hot, key=lambda one: one.busy_ns).families
     first = [f.family.value for f in families if f.union_ns >= _ABOUT_EQUAL * families[0].union_ns]
     return f"healthy, GPU-bound in {' and '.join(first[:2])}: {text} busy"
 

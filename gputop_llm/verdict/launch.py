@@ -235,6 +235,7 @@ def _queued(result: Launches, context: Context) -> Finding:
         refuted_by="a record of whole replays in which the device is busy during these gaps",
         next_capture="nsys window with --cuda-graph-trace=graph",
         subject=context.subject(result.device),
+        concerns_pct=idle_pct,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gputop_llm.printable import printable
 from gputop_llm.timeline.model import Kind
+from gputop_llm.verdict.comm import Communication
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.copies import Copies
 from gputop_llm.verdict.host import Host
@@ -13,6 +14,7 @@ from gputop_llm.verdict.idle import CAUSE_LABELS, Cause
 from gputop_llm.verdict.kernel_names import short_name
 from gputop_llm.verdict.kernels import Hot
 from gputop_llm.verdict.operators import Operator, Operators
+from gputop_llm.verdict.streams import Overlap
 
 Row = Mapping[str, object]
 Rows = tuple[Row, ...]
@@ -137,6 +139,36 @@ def copies(results: tuple[Copies, ...]) -> Rows:
         }
         for result in results
         for group in result.groups
+    )
+
+
+def communication(result: Communication) -> Rows:
+    """Collectives of each device, and the part of them that no compute hides."""
+    return tuple(
+        {
+            "device": one.device,
+            "collectives": one.kernels,
+            "communication_ms": one.comm_ns / 1e6,
+            "communication_pct": one.pct(one.comm_ns),
+            "exposed_ms": one.exposed_ns / 1e6,
+            "exposed_pct": one.exposed_pct,
+        }
+        for one in result.devices
+    )
+
+
+def streams(results: tuple[Overlap, ...]) -> Rows:
+    """The streams of each device; a stream's number means something only together with its device."""
+    return tuple(
+        {
+            "device": result.device,
+            "stream": stream.number,
+            "busy_pct": result.pct(stream.busy_ns),
+            "busy_ms": stream.busy_ns / 1e6,
+            "rows": stream.rows,
+        }
+        for result in results
+        for stream in result.streams[:_MOST]
     )
 
 

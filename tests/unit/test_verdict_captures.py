@@ -175,6 +175,21 @@ def test_nothing_below_five_percent_of_the_window_is_proposed_for_ncu():
             assert row["window_pct"] >= 5 or f"{row['kernel']}:" not in proposed
 
 
+def test_streams_are_named_by_device_and_hidden_communication_is_not_exposed():
+    verdict = verdict_on(f"{CASES}/22-same-stream-id-on-three-gpus/capture.sqlite")
+    (talked,) = verdict.tables["communication"]
+
+    assert (talked["device"], talked["communication_ms"], talked["exposed_ms"]) == (0, pytest.approx(40), 0)
+    assert sorted((row["device"], row["stream"]) for row in verdict.tables["streams"]) == [
+        (0, 7),
+        (0, 20),
+        (1, 17),
+        (2, 17),
+        (3, 17),
+    ]
+    assert "comm-exposed" not in {f.id for f in verdict.findings}
+
+
 def test_a_mended_trace_says_so_once():
     notes = verdict_on(f"{CASES}/24-windows-paths-in-a-trace/trace.json").notes
 
