@@ -35,13 +35,14 @@ def analysed(context: Context) -> Analysed:
     """Everything that the analyses say. Nothing where no device did anything."""
     if not context.coverage:
         return Analysed()
+    # First those that take most memory for a moment: what the later ones keep for one another isn't there yet.
+    hot = kernels.analyse(context)
+    talked = comm.analyse(context)
+    overlapped = streams.analyse(context)
     launches = launch.analyse(context)
     copied = copies.analyse(context)
     threads = host.analyse(context, launches)
     operated = operators.analyse(context)
-    hot = kernels.analyse(context)
-    talked = comm.analyse(context)
-    overlapped = streams.analyse(context)
     found = [
         *launch.findings(launches, context),
         *sync.findings(sync.analyse(context), context),
