@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.distortion import Distortion
 from gputop_llm.verdict.engine import engine_of
 from gputop_llm.verdict.idle import Idle
+
+if TYPE_CHECKING:
+    from gputop_llm.verdict.step_marks import Marks
 
 #: Replays that were launched this close to the window's end need not have left a record.
 _TAIL_NS = 100_000_000
@@ -74,6 +78,16 @@ class Context:
             threads = np.argsort(-issued, kind="stable")
             found[covered.device] = threads[: int((issued > 0).sum())].astype(np.int32)
         return found
+
+    @cached_property
+    def marks(self) -> dict[int, Marks]:
+        """The steps on each device where they can be found, with their phases (inferred where nothing tells)."""
+        # Not above: they are built on this class.
+        from gputop_llm.verdict.step_marks import marks
+        from gputop_llm.verdict.step_phases import with_phases
+
+        found = {c.device: marks(self, c.device) for c in self.coverage}
+        return {device: with_phases(self, steps) for device, steps in found.items() if steps is not None}
 
     @cached_property
     def first_op(self) -> I64:
