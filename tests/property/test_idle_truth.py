@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from gputop_llm.timeline.model import CopyKind, Kind, Memory
 from gputop_llm.verdict import allocator, copies, gil, host, launch, operators, sync
+from gputop_llm.verdict import idle as idles
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.idle import Began, Cause
 from tests.support import synth_truth as truth
@@ -71,6 +72,19 @@ def test_each_idle_nanosecond_has_the_cause_that_really_held(schedule):
         found = {cause: ns for cause, ns in idle.total_ns.items() if ns}
         assert found == {_CAUSES[c]: ns for c, ns in truth.idle_by_cause(schedule, device).items()}
         assert sum(found.values()) == idle.idle_ns
+
+
+@any_schedule
+@given(schedules())
+def test_large_captures_are_cut_into_stretches_without_a_trace(schedule):
+    context = Context(timeline_of(schedule))
+    assert context.idle is not None, "worked out before the stretches are made short"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(idles, "_CHUNK", 2)
+        for covered in context.coverage:
+            cut = idles.idle(context.timeline, covered, context.uses)
+            assert cut.gaps.by_cause.tolist() == context.idle[covered.device].gaps.by_cause.tolist()
+            assert cut.began_ns == context.idle[covered.device].began_ns
 
 
 @any_schedule
