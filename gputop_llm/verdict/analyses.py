@@ -12,9 +12,12 @@ from gputop_llm.verdict import (
     gil,
     host,
     idle_left,
+    interference,
     kernels,
     launch,
     operators,
+    phases,
+    steps,
     streams,
     sync,
     tables,
@@ -24,11 +27,12 @@ from gputop_llm.verdict.context import Context
 
 @dataclass(frozen=True)
 class Analysed:
-    """All findings, not yet ranked; the tables by name, without empty ones; what fills each device."""
+    """All findings, not yet ranked; the tables by name, without empty ones; what fills each device, and its steps."""
 
     findings: tuple[Finding, ...] = ()
     tables: dict[str, tables.Rows] = field(default_factory=dict)
     hot: tuple[kernels.Hot, ...] = ()
+    steps: tuple[steps.Steps, ...] = ()
 
 
 def analysed(context: Context) -> Analysed:
@@ -39,6 +43,8 @@ def analysed(context: Context) -> Analysed:
     hot = kernels.analyse(context)
     talked = comm.analyse(context)
     overlapped = streams.analyse(context)
+    stepped = steps.analyse(context)
+    phased = phases.analyse(context)
     launches = launch.analyse(context)
     copied = copies.analyse(context)
     threads = host.analyse(context, launches)
@@ -54,10 +60,15 @@ def analysed(context: Context) -> Analysed:
         *kernels.findings(hot, context),
         *comm.findings(talked, context),
         *streams.findings(overlapped, context),
+        *steps.findings(stepped, context),
+        *phases.findings(phased, context),
+        *interference.findings(interference.analyse(context), context),
     ]
     found += idle_left.findings(context, launches, found)
     shown = {
         "coverage": tables.coverage(context),
+        "steps": tables.steps(stepped),
+        "phases": tables.phases(phased),
         "families": tables.families(hot),
         "kernels": tables.kernels(hot),
         "idle": tables.idle(context),
@@ -68,4 +79,4 @@ def analysed(context: Context) -> Analysed:
         "threads": tables.threads(threads),
         **tables.operators(operated),
     }
-    return Analysed(tuple(found), {name: rows for name, rows in shown.items() if rows}, hot)
+    return Analysed(tuple(found), {name: rows for name, rows in shown.items() if rows}, hot, stepped)

@@ -30,6 +30,8 @@ _MISSING_LABELS = {
     "streams": "streams",
     "graph_replays": "graph replays",
 }
+#: Fewer steps are judged by the time that they took, but say nothing of how steps vary.
+_ENOUGH_STEPS = 10
 #: Families with this part of the longest one's time are named beside it.
 _ABOUT_EQUAL = 0.9
 #: The one finding that holds of a capture that can't be judged.
@@ -55,7 +57,7 @@ def judge(timeline: Timeline) -> Verdict:
         findings=ranked,
         tables=done.tables,
         facts=_facts(context),
-        notes=_notes(context, refused is not None),
+        notes=_notes(context, done, refused is not None),
         healthy=healthy,
         capture=_capture(context),
     )
@@ -113,7 +115,7 @@ def _busy(context: Context, covered: Sequence[DeviceCoverage]) -> dict[str, floa
     return {context.device_label(one.device): one.busy_pct for one in covered}
 
 
-def _notes(context: Context, refused: bool) -> tuple[str, ...]:
+def _notes(context: Context, done: Analysed, refused: bool) -> tuple[str, ...]:
     timeline = context.timeline
     origin = timeline.origin
     notes = []
@@ -123,6 +125,9 @@ def _notes(context: Context, refused: bool) -> tuple[str, ...]:
             notes.append(
                 f"the window is only {timeline.window_ns / 1e6:.1f} ms: how it varies from step to step can't be told"
             )
+        most = max((sum(phase.steps for phase in one.by_phase) for one in done.steps), default=None)
+        if most is not None and most < _ENOUGH_STEPS:
+            notes.append(f"only {most} step{'' if most == 1 else 's'} in the window: how they vary can't be told")
     if context.distortion is not None:
         notes.append(context.distortion.text)
     if origin.window_from != "record" and context.coverage:

@@ -14,6 +14,9 @@ from gputop_llm.verdict.idle import CAUSE_LABELS, Cause
 from gputop_llm.verdict.kernel_names import short_name
 from gputop_llm.verdict.kernels import Hot
 from gputop_llm.verdict.operators import Operator, Operators
+from gputop_llm.verdict.phases import Phases
+from gputop_llm.verdict.step_marks import PHASE_LABELS
+from gputop_llm.verdict.steps import Steps
 from gputop_llm.verdict.streams import Overlap
 
 Row = Mapping[str, object]
@@ -67,15 +70,14 @@ def gaps(context: Context) -> Rows:
     for number, one in context.idle.items():
         for position in one.longest(5).tolist():
             after = int(one.gaps.next_op[position])
+            name = timeline.name(int(timeline.ops.name_id[after])) if after >= 0 else ""
             found.append(
                 {
                     "device": number,
                     "at_ms": (int(one.gaps.start[position]) - timeline.start) / 1e6,
                     "length_us": int(one.gaps.length[position]) / 1e3,
                     "cause": CAUSE_LABELS[Cause(int(one.gaps.dominant[position]))],
-                    "next": printable(short_name(timeline.name(int(timeline.ops.name_id[after]))), _NAME)
-                    if after >= 0
-                    else None,
+                    "next": printable(short_name(name) or name, _NAME) or None,
                 }
             )
     return tuple(found)
@@ -139,6 +141,52 @@ def copies(results: tuple[Copies, ...]) -> Rows:
         }
         for result in results
         for group in result.groups
+    )
+
+
+def steps(results: tuple[Steps, ...]) -> Rows:
+    """The repeating step of each device by phase; medians for one step."""
+    return tuple(
+        {
+            "device": result.device,
+            "phase": PHASE_LABELS[one.phase],
+            "steps": one.steps,
+            "per_s": one.per_s,
+            "p50_ms": _ms(one.p50_ns),
+            "p95_ms": _ms(one.p95_ns),
+            "longest_ms": _ms(one.max_ns),
+            "kernels": one.kernels,
+            "launches": one.launches,
+            "idle_us": one.idle_ns / 1e3,
+            "busy_us": one.busy_ns / 1e3,
+            "copied_bytes": one.copied_bytes,
+            "inferred": result.inferred,
+            "told_by": result.anchor,
+        }
+        for result in results
+        for one in result.by_phase
+    )
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def phases(results: tuple[Phases, ...]) -> Rows:
+    """The time of each phase on each device; prefill and decode are never averaged together."""
+    return tuple(
+        {
+            "device": result.device,
+            "phase": one.label,
+            "steps": one.steps,
+            "window_pct": 100.0 * one.total_ns / result.window_ns if result.window_ns else None,
+            "total_ms": one.total_ns / 1e6,
+            "busy_ms": one.busy_ns / 1e6,
+            "kernels": one.kernels,
+            "inferred": result.inferred,
+        }
+        for result in results
+        for one in result.phases
     )
 
 
