@@ -231,7 +231,8 @@ def _wider(span: tuple[int, int] | None, start: I64, end: I64) -> tuple[int, int
 
 
 def _byte(values: I64) -> I64:
-    return np.clip(values, 0, 255)
+    """Codes as positions in a table of 256, of which the last is "unknown"."""
+    return np.where((values >= 0) & (values < 255), values, 255)
 
 
 def _copy_title(kind: int, source: int, target: int) -> str:
