@@ -20,8 +20,12 @@ def union_lengths(group: I64 | I32 | U8, groups: int, start: I64, end: I64) -> I
     low = int(start.min())
     # Each group gets a stretch of time for itself, and a nanosecond between, so one union serves them all.
     span = int(end.max()) - low + 1
-    shift = group.astype(np.int64) * span - low
-    joined_start, joined_end = union(start + shift, end + shift)
+    shift = group.astype(np.int64)
+    shift *= span
+    shift -= low
+    shifted_end = end + shift
+    shift += start
+    joined_start, joined_end = union(shift, shifted_end)
     sums = np.bincount(joined_start // span, weights=joined_end - joined_start, minlength=groups)
     return np.rint(sums).astype(np.int64)
 

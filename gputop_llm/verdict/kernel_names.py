@@ -131,12 +131,14 @@ _LAMBDA = re.compile(r"\[lambda\(([^\[\]]*)\) \(instance (\d+)\)\]")
 _MANGLED = re.compile(r"^_Z\w+$")
 _CIJK = re.compile(r"^(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_\w+?)_(?:Bias|HA|UserArgs|GA)\w*?_(MT\d+x\d+x\d+)")
 _LONGEST = 90
+#: Names are read up to here: what tells stands in front, and a hostile name must not cost seconds.
+_READ = 3000
 
 
 @lru_cache(maxsize=65536)
 def short_name(name: str) -> str:
     """The name without arguments, template arguments and dull namespaces; an operation stands behind a colon."""
-    plain = name.strip()
+    plain = name.strip()[:_READ]
     if _MANGLED.match(plain):
         return _cut(_of_mangled(plain))
     plain = plain.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").replace("operator ()", "operator()")

@@ -13,7 +13,7 @@ import numpy as np
 from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
-from gputop_llm.timeline.model import I64, U8, CopyKind, Kind
+from gputop_llm.timeline.model import I32, I64, U8, CopyKind, Kind
 from gputop_llm.verdict.advice import EAGER_FLAGS
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage, Mask
@@ -108,12 +108,12 @@ def analyse(context: Context) -> tuple[Hot, ...]:
     return tuple(_of_device(context, covered, family, labels, label_of) for covered in context.coverage)
 
 
-def _labels(context: Context) -> tuple[list[str], I64]:
+def _labels(context: Context) -> tuple[list[str], I32]:
     """The short names, and for each device row the position of its own."""
     timeline = context.timeline
     ops = timeline.ops
     known: dict[str, int] = {}
-    by_name = np.zeros(len(timeline.strings) + 1, dtype=np.int64)
+    by_name = np.zeros(len(timeline.strings) + 1, dtype=np.int32)
     for name_id in np.unique(ops.name_id[ops.kind == Kind.KERNEL]):
         label = printable(short_name(timeline.name(int(name_id))), 100) or "(no name)"
         by_name[name_id] = known.setdefault(label, len(known))
@@ -128,7 +128,7 @@ def _labels(context: Context) -> tuple[list[str], I64]:
     return list(known), label_of
 
 
-def _of_device(context: Context, covered: DeviceCoverage, family: U8, labels: list[str], label_of: I64) -> Hot:
+def _of_device(context: Context, covered: DeviceCoverage, family: U8, labels: list[str], label_of: I32) -> Hot:
     timeline = context.timeline
     ops = timeline.ops
     rows = np.flatnonzero((ops.device == covered.device) & (ops.end > timeline.start) & (ops.start < timeline.end))
@@ -156,7 +156,7 @@ def _of_device(context: Context, covered: DeviceCoverage, family: U8, labels: li
     )
 
 
-def _unfused(label: I64, family: U8, labels: list[str]) -> Mask:
+def _unfused(label: I32, family: U8, labels: list[str]) -> Mask:
     """Rows of PyTorch's own kernels for one small operation each; what a compiler generated is fused already."""
     small = [FAMILIES.index(f) for f in (Family.ELEMENTWISE, Family.REDUCTION, Family.ACTIVATION)]
     own = np.array(["elementwise_kernel" in n or "reduce_kernel: " in n or "CatArray" in n for n in labels] or [False])
@@ -165,13 +165,14 @@ def _unfused(label: I64, family: U8, labels: list[str]) -> Mask:
 
 
 def _hottest(
-    context: Context, rows: I64, label: I64, family: U8, labels: list[str], by_label: I64
+    context: Context, rows: I64, label: I32, family: U8, labels: list[str], by_label: I64
 ) -> tuple[HotKernel, ...]:
     timeline = context.timeline
     ops = timeline.ops
-    by_graph = from_graphs(ops.take(rows), context.uses)
-    order = np.argsort(label, kind="stable")
-    first = np.searchsorted(label[order], np.arange(len(labels) + 1))
+    by_graph = from_graphs(ops, context.uses)[rows]
+    # Small integers are sorted by radix, eight times as fast.
+    order = np.argsort(label.astype(np.uint16) if len(labels) < 65536 else label, kind="stable")
+    first = np.concatenate(([0], np.cumsum(np.bincount(label, minlength=len(labels)))))
     found = []
     for position in np.argsort(-by_label, kind="stable")[:_LISTED]:
         own = order[first[position] : first[position + 1]]

@@ -51,7 +51,7 @@ def _prefill(context: Context, marks: Marks) -> Mask:
     by_step = np.bincount(step, weights=work, minlength=count)
     said = [i for i, name in names.items() if _SAYS_PREFILL.search(name)]
     found: Mask = np.bincount(step[kernel & np.isin(name_ids, said)], minlength=count) > 0
-    graph = from_graphs(ops.take(rows), context.uses)
+    graph = from_graphs(ops, context.uses)[rows]
     share = np.bincount(step[graph], weights=work[graph], minlength=count) / np.maximum(by_step, 1)
     if np.median(share) >= _MOSTLY:
         found |= share < _MOSTLY

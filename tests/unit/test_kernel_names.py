@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -137,3 +139,11 @@ def test_the_families_of_published_captures_are_those_of_their_index():
 def test_no_name_breaks_it_and_what_comes_back_is_short(name):
     assert len(short_name(name)) <= 90
     assert isinstance(family_of(name), Family)
+
+
+@pytest.mark.parametrize("piece", ["a", "a_", "Cijk_A_", "<", "f<", "void ", "1", "_Z1", "elementwise<a_kernel", "(("])
+def test_a_hostile_name_costs_no_seconds(piece):
+    began = time.process_time()
+    family_of(piece * 100_000)
+    family_of("elementwise_kernel<" + piece * 100_000)
+    assert time.process_time() - began < 2

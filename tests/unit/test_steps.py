@@ -48,6 +48,8 @@ def _replayed(names: list[tuple[str, int, int]], kind: Kind = Kind.KERNEL, graph
         ("Prefill step 12", Phase.PREFILL),
         ("ProfilerStep#6", Phase.UNKNOWN),
         ("decode_attention_layer", None),
+        ("[Executor] _forward_step 7: 0 ctx reqs, 0 ctx tokens, 8 gen reqs", Phase.DECODE),
+        ("execute_context_" + "9" * 5000 + "(1)_generation_0(0)", None),
         ("aten::linear, op_id = 7", None),
     ],
 )
