@@ -14,7 +14,7 @@ _BY_PROCESS = (
     ("trtllm", re.compile(r"trtllm|tensorrt_llm", re.IGNORECASE)),
 )
 _BY_RANGE = (
-    ("vllm", re.compile(r"^execute_(model|context)(_|:|$)|^vllm[.:]|gpu_model_runner: ")),
+    ("vllm", re.compile(r"^execute_(model|(\d+_)?context)(_|:|$)|^vllm[.:]|gpu_model_runner: ")),
     ("sglang", re.compile(r"^step\[(DECODE|EXTEND|MIXED)\b|^sglang[.:]")),
     ("trtllm", re.compile(r"^(tensorrt_llm|trtllm)|\[Executor\] _forward_step")),
 )

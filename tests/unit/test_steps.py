@@ -178,3 +178,7 @@ def test_ranges_inside_of_a_step_do_not_split_it():
     marks = step_marks.marks(Context(builder.build(Origin("native", ()), 0, 400)), 0)
     assert marks is not None
     assert marks.phase.tolist() == [Phase.DECODE] * 4
+
+
+def test_the_detailed_annotations_of_vllm_name_the_engine():
+    assert recorded.context(recorded.AMD_DECODE).engine == "vllm"
