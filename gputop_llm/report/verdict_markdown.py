@@ -49,14 +49,15 @@ def _finding(number: int, finding: Finding, verdict: Verdict) -> Iterator[str]:
     subject = f"{finding.subject}: " if finding.subject else ""
     yield f"## {number}. {inert(subject + finding.headline)}"
     yield ""
-    gives = inert(words.recoverable(finding))
-    yield f"**Symptom.** {inert(finding.headline)} ({words.WEIGHTS[finding.weight]}; fixing it could give: {gives})"
+    gives = words.recoverable_with_formula(finding)
+    yield f"**Symptom.** {inert(finding.headline)} ({words.WEIGHTS[finding.weight]})"
     yield ""
     yield "**Evidence.**"
     yield ""
     yield from _facts(finding.facts)
     yield f"**Conclusion.** {inert(finding.cause)}. Confidence: {inert(finding.confidence)}."
-    yield f"What it could give: {inert(finding.recoverable_formula)}."
+    if gives:
+        yield f"Fixing it could give: {inert(gives)}."
     yield ""
     yield "**Remedy.**" + ("" if finding.advice else " Nothing to do.")
     yield ""

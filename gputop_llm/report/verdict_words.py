@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from gputop_llm.model.advice import Advice
-from gputop_llm.model.finding import Fact, Finding, Verdict
+from gputop_llm.model.finding import Fact, Finding, Verdict, Weight
 from gputop_llm.units import DASH
 
 WEIGHTS = {1: "note", 2: "finding", 3: "severe"}
@@ -50,6 +50,13 @@ def recoverable(finding: Finding) -> str:
     if finding.recoverable_pct is None:
         return "can't be told"
     return f"up to {finding.recoverable_pct:.1f} % of the {finding.of}"
+
+
+def recoverable_with_formula(finding: Finding) -> str | None:
+    """The same with its formula; None for a note that nobody would fix."""
+    if finding.weight is Weight.NOTE and finding.recoverable_pct is None:
+        return None
+    return f"{recoverable(finding)} ({finding.recoverable_formula})"
 
 
 def advised(advice: Advice, verdict: Verdict) -> str:

@@ -36,7 +36,7 @@ def read_capture(
 
     Raises:
         UsageError: the files are of different forms, or one is named twice.
-        GputopError: a file can't be read, is no capture, or `cancelled` said yes.
+        GputopError: a file can't be read, is no capture, traces share no moment, or `cancelled` said yes.
     """
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("a file is named twice", "each file must be another rank of the run")
@@ -45,7 +45,29 @@ def read_capture(
         raise UsageError(
             "the files are of different kinds", "one run is read from captures of one kind", "give them one at a time"
         )
-    return (read_nsys if forms == {"nsys"} else read_kineto)(paths, progress, cancelled)
+    if forms == {"nsys"}:
+        return read_nsys(paths, progress, cancelled)
+    timeline = read_kineto(paths, progress, cancelled)
+    if len(paths) > 1:
+        _check_together(timeline)
+    return timeline
+
+
+def _check_together(timeline: Timeline) -> None:
+    """Refuses traces that were not taken at the same time: between them every GPU would look idle."""
+    ops = timeline.ops
+    spans = [
+        (int(ops.start[rows].min()), int(ops.end[rows].max()))
+        for process in range(len(timeline.processes))
+        for rows in (ops.process == process,)
+        if rows.any()
+    ]
+    if len(spans) > 1 and max(start for start, _ in spans) >= min(end for _, end in spans):
+        raise GputopError(
+            "cannot put the traces on one clock",
+            "they share no moment with GPU activity",
+            "give traces of ranks of one run that were taken at the same time, or one at a time",
+        )
 
 
 def form_of(path: Path) -> Form:

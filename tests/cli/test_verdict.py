@@ -122,6 +122,13 @@ def test_several_traces_are_ranks_of_one_run(capsys, tmp_path):
     assert len(said["capture"]["files"]) == 2
 
 
+def test_traces_that_share_no_moment_are_no_ranks_of_one_run(capsys):
+    code, out, err = verdict(capsys, HEALTHY, str(CAPTURES / "public/tl_h100_qwen.json.gz"))
+
+    assert (code, out) == (1, "")
+    assert "share no moment" in err
+
+
 def test_captures_of_two_kinds_are_wrong_usage(capsys):
     code, out, err = verdict(capsys, VLLM, HEALTHY)
 
