@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
 
     for command in (snapshot, watch, demo):
         simulated = command.add_argument_group("simulated node")
-        simulated.add_argument("--seed", type=int, default=7, help="the same seed gives the same traffic; default: 7")
+        simulated.add_argument(
+            "--seed", type=_integer, default=7, help="the same seed gives the same traffic; default: 7"
+        )
         simulated.add_argument("--gpus", type=_positive, default=1, metavar="N", help="default: 1")
         simulated.add_argument("--engines", type=_count, default=1, metavar="N", help="0 or more; default: 1")
         _live(command)
@@ -145,17 +147,23 @@ def _positive(text: str) -> int:
 
 
 def _count(text: str, least: int = 0) -> int:
-    number = int(text)
+    number = _integer(text)
     if number < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
     return number
 
 
-def _complain(sentence: str) -> None:
-    from gputop_llm.printable import printable
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
 
-    if sys.stderr is not None:
-        print(printable(sentence), file=sys.stderr)
+
+def _complain(sentence: str) -> None:
+    from gputop_llm.commands.output import complain
+
+    complain([sentence])
 
 
 def _flushed(code: int) -> int:

@@ -55,6 +55,8 @@ _TYPES: dict[str, type] = {
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 _ENV_ONLY = {"api_key"}
 _FLAG_ONLY = {"pid"}
+# What a path or a file of the user's may bring: no home directory to expand, a null byte, no UTF-8.
+_UNREADABLE = (OSError, RuntimeError, ValueError)
 
 
 def load(
@@ -142,6 +144,8 @@ def _check_key(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     if "api_key" not in values:
         return
     values["api_key"] = values["api_key"].strip()
+    if not values["api_key"]:
+        raise UsageError(f"{origins['api_key']}: the API key can't be used", "it is empty")
     # Anything else can't be sent as a header; the message must not show it.
     if not (values["api_key"].isascii() and values["api_key"].isprintable()):
         raise UsageError(
@@ -179,39 +183,43 @@ def _check_ca_file(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     path = values.get("ca_file")
     if path is None:
         return
-    values["ca_file"] = str(Path(path).expanduser())
     try:
+        values["ca_file"] = str(Path(path).expanduser())
         with open(values["ca_file"], "rb"):
             pass
-    except OSError as error:
-        raise UsageError(f"{origins['ca_file']}: cannot read {path}", error.strerror or str(error)) from None
+    except _UNREADABLE as error:
+        raise UsageError(f"{origins['ca_file']}: cannot read {path}", _why(error)) from None
 
 
 def _read_file(file: Path, must_exist: bool) -> dict[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = file.expanduser().read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
         if must_exist:
             raise UsageError(f"cannot read {file}", "there is no such file") from None
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {file}", str(getattr(error, "strerror", None) or error)) from None
+    except _UNREADABLE as error:
+        todo = "" if must_exist else "--config /dev/null starts without it"
+        raise UsageError(f"cannot read {file}", _why(error), todo) from None
     # tomli is the same parser under its older name; it is installed for Python 3.10 only.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         settings: dict[str, Any] = toml.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot read {file}", f"it is not valid TOML ({error})") from None
     return settings
 
 
 def _read_key(path: str) -> str:
     try:
-        key = Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the API key from {path}", str(getattr(error, "strerror", None) or error)
-        ) from None
-    if not key:
-        raise UsageError(f"cannot read the API key from {path}", "the file is empty")
-    return key
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except _UNREADABLE as error:
+        raise UsageError(f"cannot read the API key from {path}", _why(error)) from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).rstrip(".").lower()

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 APP = "gputop-llm"
 
 
-def config_file() -> Path:
-    """The user's config file; it need not exist."""
+def config_file() -> Path | None:
+    """The user's config file, which need not exist; None for a user without a home directory."""
     from platformdirs import user_config_path
 
-    return user_config_path(APP) / "config.toml"
+    return _below(user_config_path, "config.toml")
 
 
-def log_file() -> Path:
-    """The program's own log. Its folder is made when it is first written."""
+def log_file() -> Path | None:
+    """The program's own log, whose folder is made when it is first written; None as for `config_file`."""
     from platformdirs import user_state_path
 
-    return user_state_path(APP) / "gputop-llm.log"
+    return _below(user_state_path, "gputop-llm.log")
+
+
+def _below(folder: Callable[[str], Path], name: str) -> Path | None:
+    """A user ID that is in no passwd (`docker run --user`) may have no HOME either."""
+    try:
+        path = folder(APP) / name
+    except RuntimeError:
+        return None
+    # Older versions of platformdirs leave the "~" as it is.
+    return path if path.is_absolute() else None

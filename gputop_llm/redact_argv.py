@@ -14,9 +14,8 @@ from gputop_llm.redact import HIDDEN, public_url
 
 # "--max-num-batched-tokens" and "--tokenizer" are no secrets: whole words, and "token" only in the singular at the end.
 _SECRET_NAME = re.compile(
-    r"(?:^|[-_.])(?:api[-_]?keys?|access[-_]?key(?:[-_]?id)?|secret[-_]?(?:access[-_]?)?key|(?:private|admin)[-_]?key"
-    r"|account[-_]?key|key[-_]?pass|token|secret|password|passwd|pwd|passphrase|credentials?|authorization|signature|sig)$"
-    r"|^key$",
+    r"(?:^|[-_.])(?:(?:api)?keys?|(?:access|account|private|admin)key|key[-_]?(?:id|pass)|token|secret|auth"
+    r"|pass(?:word|wd|code|phrase)?|pwd|credentials?|authorization|bearer|jwt|cookie|signature|sig)$",
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(

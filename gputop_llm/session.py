@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
@@ -56,6 +56,14 @@ class Sources:
     host: Callable[[Callable[[], tuple[TargetProcess, ...]]], Source[Host]]
     metrics: Callable[[str], Source[EngineReading]]
     simulated: str | None = None
+
+
+class _Event(NamedTuple):
+    """Something that happened, by wall time and by a clock that nobody sets."""
+
+    at_s: float
+    at_mono_s: float
+    text: str
 
 
 class _Unusable:
@@ -114,7 +122,7 @@ class Session:
         self.history = History()
         self.period_s = config.period_s
         self._follower = Follower(config)
-        self._events: deque[tuple[float, str]] = deque(maxlen=100)
+        self._events: deque[_Event] = deque(maxlen=100)
         self._engines: dict[str, _Engine] = {}
         self._latest: Frame | None = None
         self._seq = 0
@@ -186,7 +194,7 @@ class Session:
     def events(self) -> tuple[tuple[float, str], ...]:
         """What happened (attached, exited, came back), oldest first, each with its wall time."""
         with self._lock:
-            return tuple(self._events)
+            return tuple((event.at_s, event.text) for event in self._events)
 
     def settled(self, polls: int = 2) -> bool:
         """True when every source has been polled `polls` times, or has failed to answer.
@@ -229,11 +237,11 @@ class Session:
         with self._lock:
             self._seq += 1
             targets = self._shown_targets()
-            now = self.clock.wall()
+            now = self.clock.mono()
             frame = Frame(
                 seq=self._seq,
-                at_s=now,
-                mono_s=self.clock.mono(),
+                at_s=self.clock.wall(),
+                mono_s=now,
                 period_s=self.period_s,
                 gpus=self._shown_gpus(),
                 host=self._host.part(),
@@ -241,7 +249,7 @@ class Session:
                 engines=tuple(e.frame() for e in self._engines.values()),
                 focus=self._follower.focus,
                 simulated=self.sources.simulated,
-                notes=tuple(text for at, text in self._events if now - at < EVENT_SHOWN_S),
+                notes=tuple(event.text for event in self._events if now - event.at_mono_s < EVENT_SHOWN_S),
             )
             self._latest = frame
         self.history.append(frame)
@@ -305,7 +313,7 @@ class Session:
 
     def _follow(self) -> list[_Engine]:
         for text in self._follower.update(self._targets()):
-            self._events.append((self.clock.wall(), text))
+            self._events.append(_Event(self.clock.wall(), self.clock.mono(), text))
         return self._sync_engines()
 
     def _watch_closely(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
-from gputop_llm.commands import tui
+from gputop_llm.commands import output, tui
 from gputop_llm.errors import ExitCode
 
 
@@ -18,8 +17,7 @@ def run(arguments: Namespace) -> int:
     from gputop_llm.demo.scenarios import SCENARIOS, scenario
 
     if arguments.list:
-        sys.stdout.write("".join(f"{name:14} {SCENARIOS[name].about}\n" for name in SCENARIOS))
-        sys.stdout.flush()
+        output.write_text("".join(f"{name:14} {SCENARIOS[name].about}\n" for name in SCENARIOS))
         return ExitCode.OK
     scenario(arguments.demo)
     return tui.run(arguments, arguments.demo)

@@ -23,7 +23,7 @@ def settings(arguments: Namespace) -> Config:
     """
     logs.start(getattr(arguments, "verbose", False))
     given = getattr(arguments, "config", None)
-    file = Path(given).expanduser() if given else paths.config_file()
+    file = Path(given) if given else paths.config_file()
     return load(vars(arguments), file=file, must_exist=given is not None)
 
 
@@ -36,6 +36,7 @@ def session_on(config: Config, arguments: Namespace, scenario: str | None, why: 
 
     Raises:
         UsageError: there is no such scenario.
+        GputopError: the simulated node can't be started.
     """
     from gputop_llm import node
 

@@ -10,6 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
@@ -66,8 +67,11 @@ def write_line(line: str, stopped: Callable[[], bool]) -> None:
 
 
 def complain(sentences: Iterable[str]) -> None:
-    """Writes each sentence as a line to standard error."""
-    if sys.stderr is not None:
+    """Writes each sentence as a line to standard error; where nobody can be told, nobody is."""
+    if sys.stderr is None:
+        return
+    # On a full disk the exit code is what is left to tell.
+    with suppress(OSError):
         for sentence in sentences:
             sys.stderr.write(f"{printable(sentence)}\n")
 

@@ -19,6 +19,7 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
     config = settings(arguments)
     # Before anything is started or looked for.
     terminal.check(os.environ, config)
+    terminal.ensure_size()
     why = ""
     asked_for = (config.pid, config.url, config.gpu) != (None, None, None)
     if scenario is None and not asked_for and nothing_here():

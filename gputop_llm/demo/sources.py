@@ -18,7 +18,7 @@ from dataclasses import replace
 import gputop_llm
 from gputop_llm.demo import scenarios
 from gputop_llm.demo.wire import Answer
-from gputop_llm.errors import SourceError
+from gputop_llm.errors import GputopError, SourceError
 from gputop_llm.model import GpuNode, Host, TargetList, TargetProcess
 
 _WHAT = "cannot read the simulated node"
@@ -46,7 +46,7 @@ class _Simulator:
                 cwd="/",
             )
         except OSError as error:
-            raise SourceError("cannot start the simulated node", str(error)) from error
+            raise GputopError("cannot start the simulated node", error.strerror or str(error)) from error
         self._lock = threading.Lock()
         self._ports: tuple[int, tuple[int, ...]] | None = None
 
@@ -244,7 +244,7 @@ def start_demo(scenario: str, seed: int = 7, gpus: int = 1, engines: int = 1) ->
 
     Raises:
         UsageError: no such scenario, or more engines than GPUs.
-        SourceError: no process can be started.
+        GputopError: no process can be started.
     """
     scenarios.scenario(scenario)
     scenarios.gpus_per_engine(gpus, engines)

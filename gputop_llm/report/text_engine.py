@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from gputop_llm.model import EngineFrame, EngineLive, Quantile
 from gputop_llm.printable import printable
+from gputop_llm.report.reasons import unknown
 from gputop_llm.units import DASH, number, pct, seconds
 
 LATENCIES = ("ttft", "itl", "tpot", "queue", "prefill", "decode", "e2e")
@@ -34,7 +33,10 @@ def engine_lines(engine: EngineFrame) -> list[str]:
             lines += [f"  model {printable(live.model or DASH)}", *_load(live), *_latencies(live)]
     if len(engine.window.ranks) > 1:
         lines += _ranks(engine.window.ranks)
-    lines += [f"  {text}" for text in _unknown(total.missing)]
+    reasons = unknown(total.missing)
+    lines += [f"  {text}" for text in reasons[:_MOST_REASONS]]
+    if len(reasons) > _MOST_REASONS:
+        lines.append(f"  … and {len(reasons) - _MOST_REASONS} more reasons (--json has all)")
     if total.doubtful:
         lines.append(f"  doubtful (given twice on the page): {', '.join(map(printable, total.doubtful))}")
     if reading.sleeping:
@@ -113,13 +115,3 @@ def _ranks(ranks: tuple[EngineLive, ...]) -> list[str]:
             f"{quantile_text(ttft.p95 if ttft else None)}"
         )
     return rows
-
-
-def _unknown(missing: Mapping[str, str]) -> Iterator[str]:
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in missing.items():
-        by_reason.setdefault(reason, []).append(name)
-    for reason, names in list(by_reason.items())[:_MOST_REASONS]:
-        yield f"unknown {', '.join(names)}: {printable(reason)}"
-    if len(by_reason) > _MOST_REASONS:
-        yield f"… and {len(by_reason) - _MOST_REASONS} more reasons (--json has all)"

@@ -6,10 +6,25 @@ from collections.abc import Iterator
 
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
+from gputop_llm.report.reasons import unknown
 from gputop_llm.units import DASH, pct, rate, size
 
-# Held by design or by a healthy GPU at rest: no reason to worry.
-_HARMLESS = {"idle", "gpu_idle", "applications_clocks_setting"}
+# Held by a healthy GPU at rest, or by whoever set the clocks: no reason to worry.
+_HARMLESS = {"idle", "app_clocks"}
+_IN_TABLE = (
+    "util_pct",
+    "gpm",
+    "gpm.sm_active_pct",
+    "gpm.sm_occupancy_pct",
+    "gpm.tensor_pct",
+    "gpm.dram_bw_pct",
+    "mem_used_bytes",
+    "mem_total_bytes",
+    "power_w",
+    "power_limit_w",
+    "temp_c",
+    "sm_clock_mhz",
+)
 
 
 def gpu_lines(frame: Frame) -> list[str]:
@@ -97,24 +112,9 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
         yield f"MIG {part.name or DASH} (instance {_known(part.gpu_instance)}): {used}"
 
 
-def _missing(gpu: Gpu) -> Iterator[str]:
-    """Why the figures of the table are unknown, fields with the same reason together."""
-    shown = (
-        "util_pct",
-        "gpm",
-        "mem_used_bytes",
-        "mem_total_bytes",
-        "power_w",
-        "power_limit_w",
-        "temp_c",
-        "sm_clock_mhz",
-    )
-    by_reason: dict[str, list[str]] = {}
-    for name in shown:
-        if name in gpu.missing:
-            by_reason.setdefault(gpu.missing[name], []).append(name)
-    for reason, names in by_reason.items():
-        yield f"unknown {', '.join(names)}: {reason}"
+def _missing(gpu: Gpu) -> list[str]:
+    """Why figures of the table are unknown."""
+    return unknown({name: gpu.missing[name] for name in _IN_TABLE if name in gpu.missing})
 
 
 def _pair(value: str, top: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop_llm.model import CgroupCpu, Frame, ProcessLoad
 from gputop_llm.printable import printable
+from gputop_llm.report.reasons import unknown
 from gputop_llm.units import DASH, number, pct, rate, size
 
 _TOP = 3
@@ -31,9 +32,8 @@ def host_lines(frame: Frame) -> list[str]:
             lines.append(f"  {'':8}  {_threads(process)}")
     groups = {p.cgroup.path: p.cgroup for p in host.processes if p.cgroup is not None}
     lines += [f"  {line}" for group in groups.values() for line in _cgroup(group)]
-    reasons = {f"PID {p.pid}: {reason}" for p in host.processes for reason in p.missing.values()}
-    reasons |= set(host.missing.values())
-    return lines + [f"  unknown: {printable(reason)}" for reason in sorted(reasons)]
+    lines += [f"  {line}" for line in unknown(host.missing)]
+    return lines + [f"  PID {process.pid}: {line}" for process in host.processes for line in unknown(process.missing)]
 
 
 def _row(process: ProcessLoad) -> str:

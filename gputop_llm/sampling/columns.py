@@ -44,7 +44,21 @@ QUANTILES = ("p50", "p95", "p99")
 
 
 def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
-    """Yields (series name, value) for everything in the frame that is worth an hour of history."""
+    """Yields (series name, value) for everything in the frame that is worth an hour of history.
+
+    GPUs come last: on a node of so many that the history can't keep all series, no engine goes without.
+    """
+    for engine in frame.engines:
+        yield from _engine(engine)
+    host = frame.host.value
+    if host is not None:
+        for name in HOST_FIELDS:
+            yield "host." + name, getattr(host, name)
+        cores = [process.main_thread_pct for process in host.processes if process.role == "engine-core"]
+        if cores and frame.focus is not None:
+            # Of several data-parallel ranks the busiest: it is the one that may be short of its core.
+            busiest = max((share for share in cores if share is not None), default=None)
+            yield f"target.{frame.focus}.engine_core_pct", busiest
     for gpu in frame.gpus.value.gpus if frame.gpus.value else ():
         prefix = f"gpu.{gpu.index}."
         for name in GPU_FIELDS:
@@ -52,15 +66,6 @@ def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
         if gpu.gpm is not None:
             for name in GPM_FIELDS:
                 yield prefix + name, getattr(gpu.gpm, name)
-    for engine in frame.engines:
-        yield from _engine(engine)
-    host = frame.host.value
-    if host is not None:
-        for name in HOST_FIELDS:
-            yield "host." + name, getattr(host, name)
-        for process in host.processes:
-            if process.role == "engine-core" and frame.focus is not None:
-                yield f"target.{frame.focus}.engine_core_pct", process.main_thread_pct
 
 
 def _engine(engine: EngineFrame) -> Iterator[tuple[str, float | None]]:

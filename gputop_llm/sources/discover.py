@@ -184,11 +184,11 @@ class DiscoverySource:
     def _facts_of(self, root: Process) -> _Facts:
         key = (root.pid, root.start_ticks, root.argv)
         facts = self._facts.get(key)
-        now_s = self._clock.wall()
+        now_s = self._clock.mono()
         if facts is None or (facts.again_s is not None and now_s >= facts.again_s):
             inside = container.container_of(self._proc, root.pid)
             version = installed_version(self._proc, root.pid, root.argv, VLLM_PACKAGES, same_files=inside is None)
-            starting = now_s - self._proc.start_s(root.start_ticks) < STARTING_S
+            starting = self._clock.wall() - self._proc.start_s(root.start_ticks) < STARTING_S
             facts = _Facts(
                 again_s=now_s + AGAIN_S if version is None and starting else None,
                 version=version,

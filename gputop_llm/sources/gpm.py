@@ -104,11 +104,11 @@ class GpmReader:
 
     def _sample(self, now: float) -> tuple[Gpm | None, dict[str, str]]:
         lib = self._asker.lib
-        if not self._samples:
-            if not lib.nvmlGpmQueryDeviceSupport(self._asker.handle).isSupportedDevice:
-                reason = "not available in a vGPU guest" if self._asker.vgpu else "needs a Hopper or newer GPU"
-                return self._fail(f"{reason} (GPM)", lasting=True)
-            self._samples = [lib.nvmlGpmSampleAlloc(), lib.nvmlGpmSampleAlloc()]
+        if not self._samples and not lib.nvmlGpmQueryDeviceSupport(self._asker.handle).isSupportedDevice:
+            reason = "not available in a vGPU guest" if self._asker.vgpu else "needs a Hopper or newer GPU"
+            return self._fail(f"{reason} (GPM)", lasting=True)
+        while len(self._samples) < 2:
+            self._samples.append(lib.nvmlGpmSampleAlloc())
         lib.nvmlGpmSampleGet(self._asker.handle, self._samples[self._older])
         self._taken_s[self._older] = now
         newer, self._older = self._older, 1 - self._older

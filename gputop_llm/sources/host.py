@@ -9,11 +9,18 @@ from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.model import CgroupCpu, Host, ProcessLoad, TargetProcess
 from gputop_llm.sources.cgroup import NOT_VISIBLE, CgroupPlace, CgroupReader, CgroupSample, cpu_between, sample
-from gputop_llm.sources.host_process import NEEDS_RIGHTS, NEEDS_TWO_POLLS, WatchedProcess
+from gputop_llm.sources.host_process import NEEDS_RIGHTS, NEEDS_TWO_POLLS, WatchedProcess, explained
 from gputop_llm.sources.procfs import GONE, PAGE_BYTES, ProcFs
 
 # user nice system idle iowait irq softirq steal; the guest times behind them are counted in user and nice already.
 _IDLE, _IOWAIT, _STEAL, _FIELDS = 3, 4, 7, 8
+# Where each figure stands.
+_FILES = {
+    **dict.fromkeys(("cpu_pct", "iowait_pct", "steal_pct"), "stat"),
+    **dict.fromkeys(("swap_in_bytes_per_s", "swap_out_bytes_per_s"), "vmstat"),
+    **dict.fromkeys(("mem_total_bytes", "mem_available_bytes", "swap_used_bytes"), "meminfo"),
+    "load_1m": "loadavg",
+}
 _RATES = ("cpu_pct", "iowait_pct", "steal_pct", "swap_in_bytes_per_s", "swap_out_bytes_per_s")
 
 
@@ -62,7 +69,6 @@ class HostSource:
         Raises:
             SourceError: /proc can't be read at all.
         """
-        missing: dict[str, str] = {}
         try:
             now = self._read_node()
         except OSError as error:
@@ -70,13 +76,11 @@ class HostSource:
                 "cannot read the host's load", f"{self._proc.root}/stat: {error.strerror}", "mount /proc"
             ) from error
         before, self._node = self._node, now
-        if before is None:
-            missing = dict.fromkeys(_RATES, NEEDS_TWO_POLLS)
         shares = _shares(before, now)
         memory = self._memory()
         total, free = memory.get("SwapTotal"), memory.get("SwapFree")
         seconds = now.at_s - before.at_s if before else 0.0
-        return Host(
+        host = Host(
             cores=self._cores,
             cpu_pct=shares.get("cpu"),
             iowait_pct=shares.get("iowait"),
@@ -88,8 +92,10 @@ class HostSource:
             swap_in_bytes_per_s=_pages_per_s(before.swap_in, now.swap_in, seconds) if before else None,
             swap_out_bytes_per_s=_pages_per_s(before.swap_out, now.swap_out, seconds) if before else None,
             processes=tuple(self._processes()),
-            missing=missing,
+            missing={} if before else dict.fromkeys(_RATES, NEEDS_TWO_POLLS),
         )
+        nowhere = {name: f"{self._proc.root}/{file} does not tell it" for name, file in _FILES.items()}
+        return replace(host, missing=explained(host, nowhere))
 
     def abort(self) -> None:
         """Does nothing: reads of /proc can't be interrupted."""

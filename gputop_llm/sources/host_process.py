@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from heapq import nlargest
 
 from gputop_llm.clock import Clock
-from gputop_llm.model import ProcessLoad, TargetProcess, ThreadLoad
+from gputop_llm.model import Host, ProcessLoad, TargetProcess, ThreadLoad
 from gputop_llm.sources.procfs import GONE, PAGE_BYTES, TICKS_PER_S, ProcFs, Stat
 
 NEEDS_TWO_POLLS = "needs two polls"
 NEEDS_RIGHTS = "needs root or the same user"
+NOT_TOLD = "/proc does not tell it of this process"
 OTHER_PROCESS = "this PID is another process now"
 FULL_EVERY = 5
 HOTTEST = 8
@@ -89,7 +91,7 @@ class WatchedProcess:
         main = self._threads.get(self._pid)
         cpu, voluntary, involuntary = _rates(before, now)
         rss_kib, swap_kib = status.get(b"VmRSS"), status.get(b"VmSwap")
-        return ProcessLoad(
+        load = ProcessLoad(
             pid=self._pid,
             role=wanted.role,
             state=stat.state,
@@ -103,6 +105,7 @@ class WatchedProcess:
             ctx_involuntary_per_s=involuntary,
             missing=missing,
         )
+        return replace(load, missing=explained(load, dict.fromkeys(_ALL, NOT_TOLD)))
 
     def _read_threads(self, stat: Stat) -> bool:
         """Reads all threads or the hottest ones; false if they may not be read."""
@@ -145,6 +148,12 @@ class WatchedProcess:
 
 
 _ALL = ("state", "rss_bytes", "swap_bytes", "threads", *_RATES)
+
+
+def explained(reading: Host | ProcessLoad, reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reading's `missing`, and those of `reasons` whose field is unknown without one."""
+    unexplained = {name: reason for name, reason in reasons.items() if getattr(reading, name) is None}
+    return {**unexplained, **reading.missing}
 
 
 def _rates(before: _Before | None, now: _Before) -> tuple[float | None, float | None, float | None]:

@@ -299,6 +299,8 @@ class GpuReader:
         values["throttle"] = self._throttle.update(bits, supported, found, now, later)
         if values["throttle"] is not None:
             ask.missing.pop("throttle", None)
+        elif bits is not None:
+            ask.lacks("throttle", "this GPU tells no reason for its clocks")
 
     def _memory_temperature(self, found: dict[FieldKey, FieldValue]) -> float | None:
         if MEMORY_TEMP not in found:

@@ -63,7 +63,7 @@ class ProcessTable:
             OSError: /proc itself can't be listed.
         """
         self._turn += 1
-        now_s = self._clock.wall()
+        now_s = self._clock.mono()
         pids = self._proc.pids()
         for pid in pids:
             known = self._known.get(pid)
@@ -97,9 +97,10 @@ class ProcessTable:
         )
         if self._known.get(pid) != now:
             self._known[pid] = now
-            young = 0.0 if _kernel_thread(pid, stat) else self._proc.start_s(stat.start_ticks) + YOUNG_S
-            # The wall clock may be set back under us: youth ends by our own watch as well.
-            self._young_until_s[pid] = min(young, now_s + YOUNG_S)
+            # Only its age comes from the wall clock, which may be set under us.
+            age_s = self._clock.wall() - self._proc.start_s(stat.start_ticks)
+            young_s = 0.0 if _kernel_thread(pid, stat) else min(YOUNG_S, YOUNG_S - age_s)
+            self._young_until_s[pid] = now_s + young_s
 
     def _forget(self, pid: int) -> None:
         self._known.pop(pid, None)

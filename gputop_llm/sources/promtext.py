@@ -23,6 +23,9 @@ _MEMO_LIMIT = 20_000
 _LINE_LIMIT = 65_536
 """Longest line that is looked at, in characters; a cache_config_info line has 1500."""
 
+_NO_METRICS = 1000
+"""Lines that can't be read, before any that can, after which a page is none: a large one would cost seconds."""
+
 _SHOWN = 160
 """Characters of a line that could not be read which are shown."""
 
@@ -47,7 +50,8 @@ class Samples:
     """What one page holds.
 
     `needed` has the samples of each needed name, in page order, NaN and Inf included;
-    `read_lines` counts every sample line that could be read, needed or not.
+    `read_lines` counts every sample line that could be read, needed or not. A page that
+    begins with a thousand lines that can't be read is not read further.
     """
 
     needed: Mapping[str, list[tuple[Labels, float]]]
@@ -105,6 +109,8 @@ class TextParser:
                 skipped += 1
                 if first is None:
                     first = printable(stripped, _SHOWN)
+                if not read and skipped == _NO_METRICS:
+                    break
                 continue
             read += 1
             if found is not None:

@@ -12,6 +12,8 @@ import socket
 import ssl
 import threading
 import time
+import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,11 +28,12 @@ from gputop_llm.errors import SourceError, UsageError
 from gputop_llm.printable import printable
 from gputop_llm.redact import public_url
 
-MAX_BODY_BYTES = 16 * 1024 * 1024
-"""The largest page that is read. vLLM's has 50 KB; what is larger by hundreds is no engine's."""
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""The largest page that is read, unpacked. vLLM's has 50 KB, and ten times that with eight ranks."""
 
 _MAX_HOPS = 3
 _CHUNK = 65_536
+_ENCODINGS = {"gzip", "x-gzip", "deflate"}
 _REDIRECTS = {301, 302, 303, 307, 308}
 _KEPT_IN_PATHS = "/?%:@!$&'()*+,;=~[]"
 _GIVE_KEY = "give its API key in GPUTOP_LLM_API_KEY or in a file named by --api-key-file"
@@ -83,7 +86,7 @@ class HttpReader:
         watchdog.start()
         try:
             return self._follow(url, began + deadline_s)
-        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
+        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError, ValueError, zlib.error) as error:
             late = self._given_up or time.monotonic() - began >= deadline_s
             failure = self._failure(url, *(self._late(deadline_s) if late else _reason(error, self._awaited)))
             self.close()
@@ -186,14 +189,14 @@ class HttpReader:
         if with_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         path = quote(urlunsplit(("", "", parts.path or "/", parts.query, "")), safe=_KEPT_IN_PATHS)
-        connection.request("GET", path, headers=headers, preload_content=False, decode_content=True)
+        connection.request("GET", path, headers=headers, preload_content=False, decode_content=False)
         connection.timeout = _remaining(deadline)
         response = connection.getresponse()
         if response.status not in _REDIRECTS and not 200 <= response.status < 300:
             raise self._failure(url, *self._refusal(response.status))
         self._awaited = "complete answer"
         body = bytearray()
-        while chunk := response.read(_CHUNK):
+        for chunk in _unpacked(response):
             body += chunk
             if len(body) > MAX_BODY_BYTES:
                 raise self._failure(
@@ -253,6 +256,27 @@ def _origin(parts: SplitResult) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
+def _unpacked(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """The body in pieces of at most `_CHUNK` bytes, whatever it was compressed to.
+
+    urllib3 before 2.6 unpacks all that a kilobyte may hold, which can be gigabytes, before it gives anything away.
+    """
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    # This also tells gzip and zlib apart.
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS + 32) if encoding in _ENCODINGS else None
+    if unpacker is None and encoding not in ("", "identity"):
+        raise urllib3.exceptions.DecodeError(encoding)
+    while chunk := response.read(_CHUNK):
+        if unpacker is None:
+            yield chunk
+            continue
+        while chunk and not unpacker.eof:
+            yield unpacker.decompress(chunk, _CHUNK)
+            chunk = unpacker.unconsumed_tail
+    if unpacker is not None and not unpacker.eof:
+        raise urllib3.exceptions.ProtocolError("compressed data ended early")
+
+
 def _remaining(deadline: float) -> float:
     remaining = deadline - time.monotonic()
     if remaining <= 0:
@@ -291,17 +315,19 @@ def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
         if found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
             return "the port does not speak TLS", "try http://"
         return f"TLS failed ({(found.reason or 'protocol error').replace('_', ' ').lower()})", ""
-    if among(socket.gaierror, urllib3.exceptions.LocationParseError):
+    if among(socket.gaierror, urllib3.exceptions.LocationParseError, http.client.InvalidURL):
         return "the host's name is not known", "check the address"
     if among(ConnectionRefusedError):
         return "nothing listens there (connection refused)", "is the engine up, and is this its port?"
     if among(http.client.RemoteDisconnected) or (awaited == "answer" and among(ConnectionError)):
         return "the server closed the connection without an answer", "is the engine up, and is this http or https?"
     if among(urllib3.exceptions.DecodeError):
+        return "the answer is compressed in a way that was not asked for", ""
+    if among(zlib.error):
         return "the answer's compression is broken", ""
     if among(http.client.IncompleteRead, urllib3.exceptions.ProtocolError, ConnectionError):
         return "the answer broke off", "is the engine still up?"
-    if among(http.client.HTTPException):
+    if among(http.client.HTTPException, ValueError):
         return "the answer is not HTTP", "is this an engine's port, and is it http or https?"
     reason = next((one.strerror for one in chain if isinstance(one, OSError) and one.strerror), None)
     return (reason or type(error).__name__).lower(), ""

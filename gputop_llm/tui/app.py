@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import logging
 import os
 import signal
 import threading
@@ -28,48 +30,25 @@ from gputop_llm.tui.skin import Skin
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import seconds
 
+log = logging.getLogger(__name__)
+
 # How often a display that gets no frames says how old it is.
 STALL_CHECK_S = 2.0
 MESSAGE_S = 6.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
 HANGUP_EXIT = 128 + signal.SIGHUP
+OVERLAYS = ("targets", "help", "palette")
 
 
-def _gpus() -> Screen[None]:
-    from gputop_llm.tui.screens.gpus import GpusScreen
+def _later(module: str, name: str) -> Callable[[], Screen[None]]:
+    """A screen that is imported when it is first opened: start-up draws the overview only."""
 
-    return GpusScreen()
+    def make() -> Screen[None]:
+        screen: type[MonitorScreen] = getattr(importlib.import_module(f"gputop_llm.tui.screens.{module}"), name)
+        return screen()
 
-
-def _engine() -> Screen[None]:
-    from gputop_llm.tui.screens.engine import EngineScreen
-
-    return EngineScreen()
-
-
-def _processes() -> Screen[None]:
-    from gputop_llm.tui.screens.processes import ProcessesScreen
-
-    return ProcessesScreen()
-
-
-def _targets() -> Screen[None]:
-    from gputop_llm.tui.screens.targets import TargetsScreen
-
-    return TargetsScreen()
-
-
-def _help() -> Screen[None]:
-    from gputop_llm.tui.screens.help import HelpScreen
-
-    return HelpScreen()
-
-
-def _palette() -> Screen[None]:
-    from gputop_llm.tui.screens.palette import PaletteScreen
-
-    return PaletteScreen()
+    return make
 
 
 class MonitorApp(App[int], inherit_bindings=False):
@@ -85,14 +64,13 @@ class MonitorApp(App[int], inherit_bindings=False):
     ESCAPE_TO_MINIMIZE = False
     AUTO_FOCUS = None
     CSS = "Screen { scrollbar-size: 0 0; }"
-    # Imported when first opened: start-up draws the overview only.
     SCREENS: ClassVar[dict[str, Callable[[], Screen[None]]]] = {
-        "gpus": _gpus,
-        "engine": _engine,
-        "processes": _processes,
-        "targets": _targets,
-        "help": _help,
-        "palette": _palette,
+        "gpus": _later("gpus", "GpusScreen"),
+        "engine": _later("engine", "EngineScreen"),
+        "processes": _later("processes", "ProcessesScreen"),
+        "targets": _later("targets", "TargetsScreen"),
+        "help": _later("help", "HelpScreen"),
+        "palette": _later("palette", "PaletteScreen"),
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in COMMANDS),
@@ -113,6 +91,13 @@ class MonitorApp(App[int], inherit_bindings=False):
         self._message: str | None = None
         self._picker_offered = False
         self.view = View(None, self._trails, self._state())
+        self.failed = False
+
+    def _fatal_error(self) -> None:
+        """Ends the app after a bug. Textual would print a traceback with all local values, secrets among them."""
+        log.error("the display failed", exc_info=self._exception)
+        self.failed = True
+        self._close_messages_no_wait()
 
     # -- life ------------------------------------------------------------------
 
@@ -254,7 +239,7 @@ class MonitorApp(App[int], inherit_bindings=False):
     def _open(self, name: str) -> None:
         while len(self.screen_stack) > (1 if name == "overview" else 2):
             self.pop_screen()
-        if name == "overview" or self.SCREENS.get(name) is None:
+        if name == "overview":
             return
         current = self.screen
         if isinstance(current, MonitorScreen) and current.command == name:
@@ -269,7 +254,7 @@ class MonitorApp(App[int], inherit_bindings=False):
         if current.command == name:
             self.pop_screen()
             return
-        if current.command in ("targets", "help", "palette"):
+        if current.command in OVERLAYS:
             self.pop_screen()
         self.push_screen(name)
 
@@ -312,7 +297,7 @@ class MonitorApp(App[int], inherit_bindings=False):
         from gputop_llm.tui.export import save
 
         screen = cast(MonitorScreen, self.screen)
-        self.say(f"saved {save(screen.text(), 'txt', self.session.clock.wall())}")
+        self.say(f"saved {save(self.skin.shown(screen.text()), 'txt', self.session.clock.wall())}")
 
     def do_export_svg(self) -> None:
         from gputop_llm.tui.export import save
@@ -339,10 +324,17 @@ def run(session: Session, config: Config) -> int:
 
     Raises:
         UsageError: standard input, output and error are not all a terminal that can place the cursor.
+        GputopError: the display failed.
     """
     app = MonitorApp(session, config, terminal.check(os.environ, config))
     try:
         code = app.run()
     finally:
         stop_session(session)
+    if app.failed:
+        raise GputopError(
+            "the display failed",
+            "a bug in this program",
+            "the log has the details; `gputop-llm snapshot` needs no display",
+        )
     return code if code is not None else app.return_code or 0

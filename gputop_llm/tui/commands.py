@@ -42,8 +42,6 @@ COMMANDS = (
     Command("quit", ("q", "ctrl+c"), "q", "quit", "Leave; what is watched runs on untouched", "Program", 8),
 )
 
-BY_NAME = {command.name: command for command in COMMANDS}
-
 
 def step_period(period_s: float, faster: bool) -> float:
     """The next shorter or longer period of the ladder; the same at its end."""

@@ -136,7 +136,8 @@ def wrapped(text: str, width: int, role: str = "", indent: str = "") -> list[Lin
             if row:
                 lines.append([(row, role)])
                 row = indent
-            head = set_cell_size(word, max(width - cells(row), 1)).rstrip(" ")
+            # At least one character, or a wide one in a narrow column would be tried for ever.
+            head = set_cell_size(word, max(width - cells(row), 1)).rstrip(" ") or word[0]
             lines.append([(row + head, role)])
             word, row = word[len(head) :], indent
         trial = f"{row} {word}" if row.strip() else row + word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from gputop_llm.errors import GputopError
@@ -19,13 +20,23 @@ def save(content: str, suffix: str, wall_s: float) -> Path:
     """
     name = f"gputop-llm-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(wall_s))}"
     reasons = []
-    for folder in (Path.cwd(), log_file().parent):
+    for folder in _folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return _write(folder, name, suffix, content)
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror or error}")
-    raise GputopError("cannot save the screen", "; ".join(reasons))
+    raise GputopError("cannot save the screen", "; ".join(reasons) or "there is no folder for it")
+
+
+def _folders() -> list[Path]:
+    """The current folder, unless it was deleted, and the program's own, if the user has one."""
+    folders = []
+    with suppress(FileNotFoundError):
+        folders.append(Path.cwd())
+    if (log := log_file()) is not None:
+        folders.append(log.parent)
+    return folders
 
 
 def _write(folder: Path, name: str, suffix: str, content: str) -> Path:

@@ -27,7 +27,7 @@ def gpu_sizes(gpus: int) -> tuple[int, int, int]:
         return 2, 2, 3
     if gpus == 1:
         return 5, 8, 37
-    return min(gpus, 2) + 1, gpus + 1, 2 * gpus + 1
+    return min(gpus, 2) + 1, gpus + 1, 4 * gpus + 1
 
 
 def plan_overview(width: int, height: int, gpus: int, processes: int, engine_lines: int | None = None) -> Plan:
@@ -56,9 +56,10 @@ def _two_columns(width: int, body: int, gpus: int, processes: int) -> Plan:
     right_x = left + GAP
     host = min(2 + max(processes, 1), max(3, body // 5))
     symptoms = max(3, body // 8)
+    gpu = min(body - host, gpu_sizes(gpus)[2])
     return {
-        "gpus": Rect(0, 1, left, body - host),
-        "host": Rect(0, 1 + body - host, left, host),
+        "gpus": Rect(0, 1, left, gpu),
+        "host": Rect(0, 1 + gpu, left, body - gpu),
         "engine": Rect(right_x, 1, width - right_x, body - symptoms),
         "symptoms": Rect(right_x, 1 + body - symptoms, width - right_x, symptoms),
     }
@@ -88,14 +89,14 @@ def _share(body: int, gpus: int, processes: int, engine_lines: int | None) -> tu
     symptoms = grow(symptoms, 2)
     host = grow(host, min(2 + processes, 5))
     engine = grow(engine, min(most, 10))
-    gpu = grow(gpu, 17 if gpus == 1 else useful)
+    gpu = grow(gpu, 17 if gpus == 1 else 2 * gpus + 1)
     symptoms = grow(symptoms, 4)
     engine = grow(engine, min(most, 22))
     gpu = grow(gpu, useful)
-    if gpus == 1 and gpu > 9:
-        # Its four meters grow by a row each: a part of that is of no use to it.
-        left += (gpu - 5) % 4
-        gpu -= (gpu - 5) % 4
+    # All meters, or all GPUs, grow by a row together: a part of that is of no use.
+    spare = (gpu - 5) % 4 if gpus == 1 and gpu > 9 else (gpu - 1) % gpus if gpus > 1 and gpu > gpus else 0
+    left += spare
+    gpu -= spare
     if engine_lines is None:
         engine += left
     else:

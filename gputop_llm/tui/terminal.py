@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 import sys
 import termios
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +46,18 @@ def check(env: Mapping[str, str], config: Config) -> Terminal:
     if term in ("", "dumb", "unknown"):
         raise UsageError(what, f"TERM is {term!r}" if term else "TERM is not set", todo)
     return Terminal(colours(env), ascii_only(env, config))
+
+
+def ensure_size() -> None:
+    """Gives a terminal that says it has 0 rows or columns the usual 80×24, as `stty rows 24 cols 80` would.
+
+    Serial consoles, and sessions whose other side has not told its size yet, say so. Textual and
+    Rich would each assume another size, and lay the screen out again and again for ever.
+    """
+    with suppress(OSError):
+        rows, columns, *pixels = struct.unpack("HHHH", fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8)))
+        if not rows or not columns:
+            fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", rows or 24, columns or 80, *pixels))
 
 
 def colours(env: Mapping[str, str]) -> int:

@@ -14,6 +14,8 @@ from gputop_llm.model import Frame
 from gputop_llm.sampling.history import History
 
 MAX_STRETCHES = 512
+# Charts show this much once it is known; before, what there is, so that the first minute is seen at once.
+SHOWN_S = 300.0
 # "Usual" is the median over this time, looked up again once per refresh time.
 USUAL_SLOTS = 600
 USUAL_REFRESH_SLOTS = 10
@@ -36,12 +38,15 @@ class Trails:
         self._usual: dict[str, tuple[int, float | None]] = {}
         self._slot = 0
         self._lag = 0
+        self._begun: int | None = None
 
     def at(self, frame: Frame, newest: Frame | None) -> None:
         """Looks from `frame` on; `newest` is the frame that the history ends with."""
         slot = self._slot_of(frame)
         if slot < self._slot:
             self._rings.clear()
+        if self._begun is None:
+            self._begun = slot - self._known_slots()
         self._slot = slot
         self._lag = max(0, self._slot_of(newest) - slot) if newest is not None else 0
 
@@ -68,6 +73,12 @@ class Trails:
         """
         return self.values(name, 2 * cells - 1 + self._slot // slots % 2, slots)
 
+    def stretch(self, count: int) -> int:
+        """How many slots one of `count` stretches takes, so that they show what is known, up to `SHOWN_S`."""
+        known_s = (self._slot - (self._begun or 0) + 1) * self._history.step_s
+        shown_s = min(SHOWN_S, known_s)
+        return max(1, -int(-shown_s // (max(count, 1) * self._history.step_s)))
+
     def usual(self, name: str) -> float | None:
         """The median of a series over the last ten minutes."""
         known = self._usual.get(name)
@@ -78,6 +89,14 @@ class Trails:
     def span_s(self, count: int, slots: int) -> float:
         """How many seconds `count` stretches cover."""
         return count * slots * self._history.step_s
+
+    def _known_slots(self) -> int:
+        """How many slots the history holds already."""
+        longest = 0
+        for name in self._history.names():
+            values = self._history.series(name, int(SHOWN_S / self._history.step_s))
+            longest = max(longest, next((len(values) - at for at, v in enumerate(values) if v is not None), 0))
+        return longest
 
     def _slot_of(self, frame: Frame) -> int:
         return int(frame.mono_s // self._history.step_s)
@@ -96,8 +115,3 @@ class Trails:
 def _mean(values: Values) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
-
-
-def stretch_slots(count: int, wanted_s: float, step_s: float = 1.0) -> int:
-    """How many slots one of `count` stretches takes so that all of them cover at least `wanted_s` seconds."""
-    return max(1, -int(-wanted_s // (count * step_s)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +58,8 @@ def test_version():
         (["snapshot", "--window", "fast"], "--window: window_s must be a number"),
         (["snapshot", "--url", "ftp://h"], "http://HOST:PORT"),
         (["snapshot", "--url", "http://u:secret@h"], "GPUTOP_LLM_API_KEY"),
+        (["watch", "--json", "--count", "x"], "--count: must be a whole number, got 'x'"),
+        (["demo", "--seed", "x"], "--seed: must be a whole number, got 'x'"),
         (["snapshot", "--ca-file", "/nowhere"], "--ca-file: cannot read /nowhere"),
         (["snapshot", "--api-key-file", "/nowhere"], "cannot read the API key from /nowhere"),
         (["snapshot", "--config", "/nowhere"], "cannot read /nowhere: there is no such file"),
@@ -131,7 +136,10 @@ def test_a_reader_that_went_away_is_no_error(arguments):
     assert (program.returncode, complaints) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [["snapshot", "--demo", "healthy"], ["watch", "--json", "--demo", "healthy"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["snapshot", "--demo", "healthy"], ["watch", "--json", "--demo", "healthy"], ["demo", "--list"]],
+)
 def test_a_full_disk_is_one_sentence_and_exit_code_1(arguments):
     with open("/dev/full", "w") as full:
         ended = run_cli(*arguments, stdout=full)
@@ -139,7 +147,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_1(arguments):
     assert ended.stderr == "cannot write to standard output: No space left on device\n"
 
 
-@pytest.mark.parametrize("arguments", ["snapshot --demo healthy", "watch --json --demo healthy"])
+@pytest.mark.parametrize("arguments", ["snapshot --demo healthy", "watch --json --demo healthy", "demo --list"])
 def test_a_closed_standard_output_is_one_sentence(arguments):
     command = f"exec {' '.join(cli_words())} {arguments} >&-"
     ended = subprocess.run(
@@ -147,6 +155,39 @@ def test_a_closed_standard_output_is_one_sentence(arguments):
     )
     assert ended.returncode == ExitCode.FAILED
     assert ended.stderr == "cannot write to standard output: it is closed\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--no-such-flag"], ExitCode.USAGE), (["snapshot", "--pid", "1"], ExitCode.NOTHING_FOUND)]
+)
+def test_the_exit_code_is_the_same_when_standard_error_takes_nothing(arguments, code):
+    with open("/dev/full", "w") as full:
+        assert run_cli(*arguments, stderr=full).returncode == code
+
+
+def test_a_user_without_a_home_directory_has_no_config_and_no_log_but_a_monitor(tmp_path):
+    """As in a container that runs as a user ID of no passwd; here by way of an `expanduser` that finds none."""
+    program = (
+        "import os, os.path, sys; os.path.expanduser = lambda path: path\n"
+        "import pwd; pwd.getpwuid = lambda uid: {}[uid]\n"
+        "from gputop_llm.cli import main; from gputop_llm import paths\n"
+        "assert (paths.config_file(), paths.log_file()) == (None, None)\n"
+        "from gputop_llm.commands import logs; print(logs.record(ValueError('x')))\n"
+        "sys.exit(main(['snapshot', '--demo', 'healthy']))"
+    )
+    nowhere = {"HOME": None, **dict.fromkeys(("XDG_CONFIG_HOME", "XDG_STATE_HOME"), None)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(**nowhere),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("its details can't be kept: this user has no home directory (set HOME)\ngputop-llm")
+    assert list(tmp_path.iterdir()) == []
 
 
 def cli_words() -> list[str]:
@@ -173,11 +214,18 @@ def test_a_log_that_can_not_be_written_is_no_reason_to_fail(capsys, monkeypatch,
     blocked.write_text("")
     handler = logs.LogFile()
     monkeypatch.setattr(logs.paths, "log_file", lambda: blocked / "gputop-llm.log")
-    import logging
-
     record = logging.LogRecord("gputop_llm", logging.ERROR, __file__, 1, "hello", None, None)
     handler.emit(record)
     handler.emit(record)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_can_not_be_written_is_not_said_to_have_the_details(capsys, monkeypatch):
+    monkeypatch.setattr(logs.paths, "log_file", lambda: Path("/dev/full/gputop-llm.log"))
+    monkeypatch.setattr(logging.getLogger("gputop_llm"), "handlers", [])
+    assert logs.record(ValueError("x")) == "the details could not be written to /dev/full/gputop-llm.log"
+    monkeypatch.setattr(logs, "_open", lambda: logs._Rotating("/dev/full"))
+    assert "could not be written" in logs.record(ValueError("x"))
     assert capsys.readouterr().err == ""
 
 

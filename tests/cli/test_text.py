@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop_llm.model import EngineLive, EngineWindow, Gpu, GpuNode, Part, Quantile, Target, TargetList
+from gputop_llm.model import (
+    EngineLive,
+    EngineWindow,
+    Gpu,
+    GpuNode,
+    Host,
+    Part,
+    ProcessLoad,
+    Quantile,
+    Target,
+    TargetList,
+    ThrottleReason,
+)
 from gputop_llm.report.text import WIDTH, frame_text
 from gputop_llm.report.text_engine import quantile_text
 from tests.support import frames
@@ -98,9 +110,26 @@ def test_trouble_of_a_gpu_is_in_words():
         assert part in said
 
 
-def test_idle_clocks_are_no_trouble():
-    idle = replace(frames.h200(), throttle=(replace(frames.h200().throttle[0], active=True),))
-    assert "clock limits" not in text(frames.frame(frames.node([idle])))
+@pytest.mark.parametrize("name", ["idle", "app_clocks"])
+def test_clocks_of_a_gpu_at_rest_or_set_by_somebody_are_no_trouble(name):
+    held = replace(frames.h200(), throttle=(ThrottleReason(name, active=True, share_pct=None, source="bit"),))
+    assert "clock limits" not in text(frames.frame(frames.node([held])))
+
+
+def test_a_gpm_figure_that_fails_alone_has_its_reason():
+    gpu = frames.h200()
+    gpu = replace(gpu, gpm=replace(gpu.gpm, tensor_pct=None), missing={"gpm.tensor_pct": "no data yet"})
+    assert "GPU 0: unknown gpm.tensor_pct: no data yet" in words(frames.frame(frames.node([gpu])))
+
+
+def test_what_the_host_does_not_tell_is_named_with_its_reason_and_process():
+    host = Host(
+        missing={"load_1m": "/proc/loadavg does not tell it"},
+        processes=(ProcessLoad(pid=7, role="worker", missing=dict.fromkeys(("threads", "state"), "needs root")),),
+    )
+    said = words(replace(frames.one_gpu_loaded(), host=Part(value=host)))
+    assert "unknown load_1m: /proc/loadavg does not tell it" in said
+    assert "PID 7: unknown threads, state: needs root" in said
 
 
 def test_slices_of_a_gpu_are_listed():

@@ -16,13 +16,17 @@ NETWORK = "net:[4026531840]"
 
 
 class FakeClock:
-    """Time that moves when told to; wall time begins an hour after the boot of the fake machine."""
+    """Time that moves when told to; wall time begins an hour after the boot of the fake machine.
+
+    `set_by_s` is by how much somebody has set the wall clock since.
+    """
 
     def __init__(self) -> None:
         self.now = 3600.0
+        self.set_by_s = 0.0
 
     def wall(self) -> float:
-        return BOOT_S + self.now
+        return BOOT_S + self.now + self.set_by_s
 
     def mono(self) -> float:
         return self.now

@@ -14,6 +14,7 @@ import json
 import socket
 import ssl
 import threading
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,10 +66,10 @@ def page(text: str | bytes, status: int = 200, content_type: str = CLASSIC, **he
     return lambda exchange: exchange.reply(text, status, {"Content-Type": content_type, **headers})
 
 
-def gzipped(text: str) -> Behaviour:
-    """Answers compressed, whether or not that was asked for."""
-    body = gzip.compress(text.encode())
-    return lambda exchange: exchange.reply(body, 200, {"Content-Type": CLASSIC, "Content-Encoding": "gzip"})
+def compressed(text: str, encoding: str) -> Behaviour:
+    """Answers compressed ("gzip" or "deflate"), whether or not that was asked for."""
+    body = gzip.compress(text.encode()) if encoding == "gzip" else zlib.compress(text.encode())
+    return lambda exchange: exchange.reply(body, 200, {"Content-Type": CLASSIC, "Content-Encoding": encoding})
 
 
 def as_json(value: object) -> Behaviour:

@@ -1,4 +1,4 @@
-"""Runs the app with a fake session in this terminal: `python -m tests.support.tui_driver [FRAME] [--seconds-back N]`."""
+"""Runs the app on a fake session in this terminal: `python -m tests.support.tui_driver [FRAME]`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from gputop_llm.clock import SystemClock
 from gputop_llm.config import Config
@@ -17,6 +18,9 @@ from tests.support.fake_session import FakeSession
 
 class DrivenSession(FakeSession):
     """Plays a moving frame in real time from a thread of its own."""
+
+    stopped_file: Path | None = None
+    hang_on_stop = False
 
     def __init__(self, base, back: int, period_s: float) -> None:
         super().__init__()
@@ -44,6 +48,10 @@ class DrivenSession(FakeSession):
 
     def stop(self) -> None:
         self._stop.set()
+        if self.stopped_file is not None:
+            self.stopped_file.write_text("stopped")
+        if self.hang_on_stop:
+            time.sleep(60)
 
     def _run(self) -> None:
         while True:
@@ -66,13 +74,17 @@ def main() -> int:
     parser.add_argument("--period", type=float, default=1.0)
     parser.add_argument("--ascii", action="store_true")
     parser.add_argument("--simulated")
+    parser.add_argument("--stopped-file", type=Path, help="written when the session is stopped")
+    parser.add_argument("--hang-on-stop", action="store_true", help="a session whose sources never let go")
     args = parser.parse_args()
     config = Config(ascii=args.ascii, origins={"ascii": "--ascii"} if args.ascii else {})
     from gputop_llm.tui.app import run
 
     base = replace(getattr(frames, args.frame)(), simulated=args.simulated)
+    session = DrivenSession(base, args.seconds_back, args.period)
+    session.stopped_file, session.hang_on_stop = args.stopped_file, args.hang_on_stop
     try:
-        return run(DrivenSession(base, args.seconds_back, args.period), config)  # type: ignore[arg-type]
+        return run(session, config)  # type: ignore[arg-type]
     except GputopError as error:
         print(error.sentence(), file=sys.stderr)
         return int(error.exit_code)

@@ -66,8 +66,26 @@ def test_a_wrong_file_is_one_sentence_that_names_file_and_setting(tmp_path, text
 def test_a_file_that_is_not_text_is_refused(tmp_path):
     file = tmp_path / "config.toml"
     file.write_bytes(b"\xff\xfe\x00")
-    assert str(file) in refused(file=file)
+    assert f"cannot read {file}: it is not text in UTF-8" in refused(file=file)
     assert str(tmp_path) in refused(file=tmp_path)
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(f"url = {'[' * 100_000}")
+    assert f"cannot read {file}: it is not valid TOML" in refused(file=file)
+
+
+def test_a_default_file_that_may_not_be_read_says_how_to_start_without_it(tmp_path):
+    assert refused(file=tmp_path).endswith("; --config /dev/null starts without it")
+
+
+def test_a_folder_that_is_a_file_has_no_config_file_in_it(tmp_path):
+    (tmp_path / "config").write_text("")
+    file = tmp_path / "config" / "config.toml"
+    assert load({}, {}, file) == Config()
+    with pytest.raises(UsageError, match="there is no such file"):
+        load({}, {}, file, must_exist=True)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +98,10 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
         ({"pid": -1}, "--pid: pid can't be negative"),
         ({"ca_file": "/nowhere/ca.pem"}, "--ca-file: cannot read /nowhere/ca.pem: No such file or directory"),
         ({"api_key_file": "/nowhere/key"}, "cannot read the API key from /nowhere/key: No such file or directory"),
+        ({"api_key_file": "a\0b"}, "cannot read the API key from a\0b: embedded null byte"),
+        ({"ca_file": "a\0b"}, "--ca-file: cannot read a\0b: embedded null byte"),
+        ({"ca_file": "~nobody-at-all/x"}, "cannot read ~nobody-at-all/x: could not determine home directory"),
+        ({"api_key_file": "~nobody-at-all/x"}, "could not determine home directory"),
     ],
 )
 def test_a_value_out_of_range_is_one_sentence_that_names_its_flag(flags, said):
@@ -126,7 +148,11 @@ def test_the_api_key_is_never_shown_by_a_config():
 
 def test_an_empty_key_file_is_refused(tmp_path):
     (tmp_path / "key").write_text("\n")
-    assert "the file is empty" in refused({"api_key_file": str(tmp_path / "key")})
+    assert refused({"api_key_file": str(tmp_path / "key")}) == "--api-key-file: the API key can't be used: it is empty"
+
+
+def test_a_key_of_blanks_is_refused():
+    assert refused(env={"GPUTOP_LLM_API_KEY": " "}) == "GPUTOP_LLM_API_KEY: the API key can't be used: it is empty"
 
 
 @pytest.mark.parametrize("key", ["sk-secret\r\nX-Other: 1", "sk-secret\x00", "sk-secret-ü"])

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from gputop_llm.demo.sources import start_demo
-from gputop_llm.errors import SourceError, UsageError
+from gputop_llm.errors import ExitCode, GputopError, SourceError, UsageError
 
 WITHIN_S = 20.0
 
@@ -141,8 +141,9 @@ def test_a_simulator_that_can_not_start_gives_one_sentence(simulator_is):
 def test_a_missing_interpreter_gives_one_sentence(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
-    with pytest.raises(SourceError, match=r"cannot start the simulated node: .*No such file"):
+    with pytest.raises(GputopError, match=r"^cannot start the simulated node: No such file") as failure:
         start_demo("healthy")
+    assert failure.value.exit_code == ExitCode.FAILED
 
 
 def test_a_simulator_that_does_not_end_by_itself_is_killed(simulator_is):

@@ -317,6 +317,7 @@ def test_the_version_of_a_server_that_has_just_begun_is_looked_for_again(node, t
     (tmp_path / "site-packages/vllm-0.24.0.dist-info").mkdir(parents=True)
     node.proc.write("10/maps", f"7f00-7f01 r-xp 0 08:01 99   {tmp_path}/site-packages/torch/lib/libtorch.so\n")
     node.clock.pass_s(20)
+    node.clock.set_by_s = -3600.0
     assert node.one().version == "0.24.0"
 
 
@@ -355,10 +356,14 @@ def test_without_proc_the_failure_teaches(tmp_path):
         DiscoverySource(lambda: None, lambda url: False, f"{tmp_path}/none").poll()
 
 
-def test_old_processes_of_no_interest_are_not_read_at_each_look(node, monkeypatch):
+@pytest.mark.parametrize(("age_s", "clock_set_by_s"), [(1000.0, 0.0), (30.0, -3600.0)])
+def test_old_processes_of_no_interest_are_not_read_at_each_look(node, monkeypatch, age_s, clock_set_by_s):
     for pid in range(100, 200):
-        node.proc.add(pid, ["sleep", "1"])
+        node.proc.add(pid, ["sleep", "1"], started_s=node.clock.wall() - BOOT_S - age_s)
     node.proc.add(10, SERVE)
+    node.look()
+    node.clock.pass_s(61)
+    node.clock.set_by_s = clock_set_by_s
     node.look()
     reads = []
     real = type(node.source._proc).read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pynvml
 import pytest
 
 from gputop_llm.sources.nvml import NvmlSource
@@ -178,3 +179,19 @@ def test_each_gpu_has_its_own_pair(clock):
     clock.step(1)
     assert all(gpu.gpm is not None for gpu in source.poll().gpus)
     assert len(fake.live_samples) == 16
+
+
+def test_a_buffer_that_can_not_be_had_leaves_no_others_behind(fake, clock, monkeypatch):
+    real = fake.nvmlGpmSampleAlloc
+
+    def one_and_no_more():
+        if fake.live_samples:
+            raise pynvml.NVMLError(20)
+        return real()
+
+    monkeypatch.setattr(fake, "nvmlGpmSampleAlloc", one_and_no_more)
+    source = NvmlSource(fake, clock)
+    assert "ran out of memory" in polls(source, clock, 5).missing["gpm"]
+    assert len(fake.live_samples) == 1
+    source.close()
+    assert not fake.live_samples

@@ -8,7 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from gputop_llm.model import EngineFrame, EngineLive, EngineWindow, Frame, GpuNode, Host, Latency, Part, Quantile
+from gputop_llm.model import (
+    EngineFrame,
+    EngineLive,
+    EngineWindow,
+    Frame,
+    GpuNode,
+    Host,
+    Latency,
+    Part,
+    ProcessLoad,
+    Quantile,
+)
 from gputop_llm.model import TargetList as Targets
 from gputop_llm.sampling.history import History
 from tests.support.fake_sources import a_gpu, an_engine_reading
@@ -181,6 +192,22 @@ def test_an_hour_of_eight_gpus_and_four_engines_fits_into_32_mib(period_s: float
     assert history.dropped == 0
     assert len(history.names()) == 8 * 15 + 4 * 40 + 5
     assert taken < 32 * MIB
+
+
+def test_on_a_node_of_too_many_gpus_no_engine_and_no_host_goes_without_history():
+    history = History(points=10)
+    history.append(frame(1, gpus=128, host=Part(value=Host(cpu_pct=5.0)), engines=(engine_frame("1@0"),)))
+    assert history.dropped > 0
+    assert history.series("host.cpu_pct", 1) == [5.0]
+    assert history.series("engine.1@0.ttft_p95_s", 1) != [None]
+
+
+@pytest.mark.parametrize(("shares", "kept"), [((3.0, 99.0, 7.0), 99.0), ((None, 7.0), 7.0), ((None, None), None)])
+def test_of_several_engine_cores_the_busiest_is_kept(shares, kept):
+    cores = tuple(ProcessLoad(pid=n, role="engine-core", main_thread_pct=share) for n, share in enumerate(shares))
+    history = History(points=10)
+    history.append(replace(frame(1, host=Part(value=Host(processes=cores))), focus="1@0"))
+    assert history.series("target.1@0.engine_core_pct", 1) == [kept]
 
 
 def test_reading_while_frames_are_added_is_safe():

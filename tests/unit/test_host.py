@@ -1,5 +1,7 @@
 """The host source on a /proc made of files: arithmetic, reasons, and what is read how often."""
 
+import dataclasses
+
 import pytest
 
 from gputop_llm.errors import SourceError
@@ -92,6 +94,9 @@ def test_files_that_are_missing_leave_their_figures_unknown(machine):
     host = machine.poll()
 
     assert (host.load_1m, host.mem_total_bytes, host.swap_used_bytes, host.swap_in_bytes_per_s) == (None,) * 4
+    assert host.missing["load_1m"] == f"{machine.proc.root}/loadavg does not tell it"
+    unknown = {field.name for field in dataclasses.fields(host) if getattr(host, field.name) is None}
+    assert unknown == set(host.missing)
 
 
 def test_without_proc_the_failure_teaches(tmp_path):

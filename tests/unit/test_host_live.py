@@ -38,14 +38,16 @@ def test_a_burning_thread_is_the_top_thread_and_counts_for_its_process():
             def busy():
                 (load,) = source.poll().processes
                 hottest = load.top_threads[0] if load.top_threads else None
-                return load if hottest and hottest.name == "burner" and hottest.cpu_pct > 10 else None
+                if hottest is None or hottest.name != "burner" or hottest.cpu_pct <= 10:
+                    return None
+                # Polls come within one tick of the kernel's 10 ms here: either may have got it, or both.
+                return load if load.cpu_pct >= hottest.cpu_pct * 0.5 else None
 
             load = until(busy)
         finally:
             child.kill()
 
     assert load.threads == 4
-    assert load.cpu_pct >= load.top_threads[0].cpu_pct * 0.5
     assert load.main_thread_pct < load.top_threads[0].cpu_pct
     assert load.rss_bytes > 1 << 20
     assert load.swap_bytes is not None

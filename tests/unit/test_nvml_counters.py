@@ -252,6 +252,13 @@ class TestThrottle:
             "hw_power_brake",
         }
 
+    def test_without_both_there_is_a_reason(self, fake, clock):
+        fake.set("SupportedClocksEventReasons", 0)
+        fake.fail("FieldValues", 3)
+        gpu = NvmlSource(fake, clock).poll().gpus[0]
+        assert gpu.throttle is None
+        assert gpu.missing["throttle"] == "this GPU tells no reason for its clocks"
+
     def test_an_old_drivers_name_of_the_call_works(self, fake, clock):
         fake.set("CurrentClocksEventReasons", {"error": 13})
         fake.set("CurrentClocksThrottleReasons", 0x20)

@@ -215,3 +215,13 @@ def test_a_recorded_page_is_read_in_far_less_than_the_full_parser_needs():
         parser.parse(text)
         best = min(best, time.thread_time() - began)
     assert best < 1.5e-3
+
+
+def test_a_page_that_begins_with_a_thousand_unreadable_lines_is_not_read_to_its_end():
+    samples = parse("{\n" * 5000 + "vllm:num_requests_running 1\n")
+    assert (samples.read_lines, samples.skipped_lines) == (0, 1000)
+
+
+def test_a_page_with_something_to_read_is_read_to_its_end():
+    samples = parse("a 1\n" + "{\n" * 5000 + "vllm:num_requests_running 1\n")
+    assert (samples.read_lines, samples.skipped_lines) == (2, 5000)

@@ -7,6 +7,26 @@ from hypothesis import strategies as st
 from gputop_llm.redact_argv import redact_argv, redact_text
 
 HIDDEN = "***"
+SECRET_OPTIONS = [
+    "--api-key",
+    "--apikey",
+    "--hf-token",
+    "--hf_token",
+    "--password",
+    "--db-pass",
+    "--passcode",
+    "--client-secret",
+    "--secret-key",
+    "--master-key",
+    "--litellm-master-key",
+    "--encryption-key",
+    "--accesskey",
+    "--auth",
+    "--bearer",
+    "--jwt",
+    "--cookie",
+    "--credentials",
+]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +79,7 @@ def test_any_command_line_keeps_its_length(argv):
 
 
 @given(
-    st.sampled_from(["--api-key", "--hf-token", "--password", "--client-secret"]),
+    st.sampled_from(SECRET_OPTIONS),
     st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=30),
     st.booleans(),
     st.lists(st.sampled_from(["--port", "8000", "serve", "--enforce-eager"]), max_size=4),

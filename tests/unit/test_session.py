@@ -314,17 +314,18 @@ def test_the_token_of_a_url_is_used_but_is_in_no_frame(watching):
     assert list(node.engines) == [secret_url]
 
 
-def test_notes_are_shown_for_half_a_minute_and_kept_as_events(watching):
+def test_notes_are_shown_for_half_a_minute_whatever_the_wall_clock_does_and_kept_as_events(watching):
     class Ahead:
-        """The machine's clock, some seconds ahead."""
+        """The machine's clock, some seconds ahead; what it shows may be set back besides."""
 
         by_s = 0.0
+        set_back_s = 0.0
 
         def wall(self) -> float:
-            return time.time() + self.by_s
+            return time.time() + self.by_s - self.set_back_s
 
         def mono(self) -> float:
-            return time.monotonic()
+            return time.monotonic() + self.by_s
 
     clock = Ahead()
     node = FakeNode((a_target(),))
@@ -333,6 +334,7 @@ def test_notes_are_shown_for_half_a_minute_and_kept_as_events(watching):
     try:
         frame_with(session, lambda f: f.notes)
         clock.by_s = 29.0
+        clock.set_back_s = 3600.0
         before = session.latest.seq
         assert frame_with(session, lambda f: f.seq > before + 1).notes
         clock.by_s = 31.0

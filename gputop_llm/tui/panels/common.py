@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from gputop_llm.model import Frame, Latency, Part, Quantile, Target
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Line, Run, pad
+from gputop_llm.tui.draw import Line, Run
 from gputop_llm.units import DASH, number, seconds, uptime
 
 T = TypeVar("T")
@@ -90,11 +90,6 @@ def _split(text: str) -> tuple[str, str]:
 def count_text(latency: Latency | None) -> str:
     """How many observations a latency rests on."""
     return DASH if latency is None else number(latency.count)
-
-
-def cells_row(texts: Sequence[tuple[str, int, str]]) -> Line:
-    """Right-aligned cells: (text, width, role) each."""
-    return [(pad(text, width, right=True), role) for text, width, role in texts]
 
 
 def labelled(label: str, text: str, role: str = "") -> list[Run]:

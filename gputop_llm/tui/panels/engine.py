@@ -9,11 +9,11 @@ from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import address, engines_of, labelled, small_pct, spaced, target_name
-from gputop_llm.tui.panels.latency import latency_table
-from gputop_llm.tui.trails import Trails, stretch_slots
+from gputop_llm.tui.panels.latency import latency_table, models_table
+from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH, number, pct, seconds, uptime
 
-HISTORY_S = 300.0
+MAX_ROWS = 8
 RATES_WIDTH = 16
 
 
@@ -28,7 +28,12 @@ def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block
     lines += _trouble(engine, width)[: max(1, min(3, height - 7))]
     head = len(lines)
     lines.append(load_line(live, width))
-    lines += _table(live, trails, prefix, width, max(0, min(7, height - len(lines))))
+    rows = max(0, min(7, height - len(lines)))
+    models = engine.window.models if engine.window else ()
+    if len(models) > 1 and not live.latency:
+        lines += _with_rates(live, models_table(models, _left_width(width), rows), width, rows)
+    else:
+        lines += _with_rates(live, latency_table(live, trails, prefix, _left_width(width), rows), width, rows)
     left = height - len(lines)
     more = _ranks(engine, width) + _details(live, width)
     lines += more[: max(0, left)]
@@ -97,7 +102,7 @@ def _no_engine(frame: Frame, width: int, height: int) -> Block:
     else:
         lines = [
             rule([("Engine", "title")], width),
-            [("no LLM engine is running on this node that can be seen from here", "dim")],
+            [("no LLM engine can be seen running on this node", "dim")],
             [("a remote or hidden one: ", "dim"), ("gputop-llm --url http://HOST:PORT", "")],
         ]
     return Block(lines[:height], keys)
@@ -154,11 +159,17 @@ RATES: tuple[tuple[str, str, Callable[[EngineLive], float | None]], ...] = (
 )
 
 
-def _table(live: EngineLive, trails: Trails, prefix: str, width: int, rows: int) -> list[Line]:
+def _left_width(width: int) -> int:
+    return min(width - _right_width(width) - 2, 92)
+
+
+def _right_width(width: int) -> int:
+    return RATES_WIDTH if width < 100 else 22
+
+
+def _with_rates(live: EngineLive, left: list[Line], width: int, rows: int) -> list[Line]:
     """Latencies on the left, rates per second on the right."""
-    right_width = RATES_WIDTH if width < 100 else 22
-    left_width = min(width - right_width - 2, 92)
-    left = latency_table(live, trails, prefix, left_width, rows)
+    left_width, right_width = _left_width(width), _right_width(width)
     right: list[Line] = [[(pad("per second", right_width, right=True), "dim")]]
     for label, name, read in RATES[: max(rows - 1, 0)]:
         text = mark(live, name, number(read(live)))
@@ -189,7 +200,9 @@ def _ranks(engine: EngineFrame, width: int) -> list[Line]:
 
 
 def _details(live: EngineLive, width: int) -> list[Line]:
-    finished = [labelled(printable(k), f"{number(v)}/s") for k, v in live.finished_per_s.items()]
+    # A reason that never comes is not news, unless it would be bad news.
+    shown = {k: v for k, v in live.finished_per_s.items() if v or k in ("abort", "error")}
+    finished = [labelled(printable(k), f"{number(v)}/s") for k, v in shown.items()]
     lines = [
         joined(
             [
@@ -231,20 +244,19 @@ _TRAILS: tuple[tuple[str, str, float | None, Callable[[float | None], str]], ...
 
 def _histories(trails: Trails, prefix: str, live: EngineLive, width: int, height: int) -> list[Line]:
     """Histories of what matters most, as many and as tall as the room allows."""
-    count = min(len(_TRAILS), max(1, height // 2))
-    rows = min(6, height // count)
-    if height < 4:
-        count, rows = height, 1
+    count = min(len(_TRAILS), height if height < 4 else height // 2)
+    # What can't be shared out evenly goes to the first ones, a row each.
+    heights = [min(MAX_ROWS, height // count + (at < height % count)) for at in range(count)]
     label = 14
     scale = 8
     cells = max(0, width - label - scale)
     lines: list[Line] = []
-    for title, name, top, words in _TRAILS[:count]:
+    for rows, (title, name, top, words) in zip(heights, _TRAILS, strict=False):
         if rows == 1:
-            slots = stretch_slots(cells or 1, HISTORY_S)
+            slots = trails.stretch(cells)
             values = trails.values(prefix + name, cells, slots)
         else:
-            slots = stretch_slots(2 * cells or 1, HISTORY_S)
+            slots = trails.stretch(2 * cells)
             values = trails.pairs(prefix + name, cells, slots)
         ceiling = top if top is not None else nice_top(values)
         drawn = [spark(values, ceiling)] if rows == 1 else chart(values, rows, ceiling)

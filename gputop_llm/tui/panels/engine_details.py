@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 
 from gputop_llm.model import EngineFrame, EngineLive, EngineReading, Frame
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Line, fit, pad, rule, wrapped
+from gputop_llm.tui.draw import Line, cells, fit, pad, rule, wrapped
 from gputop_llm.tui.panels.common import (
     LATENCY_NAMES,
     clock_text,
     count_text,
     engine_name,
+    period_text,
     quantile_text,
     small_pct,
     spaced,
@@ -52,7 +53,7 @@ def engine_details(frame: Frame, width: int) -> list[Line]:
     if engine.window is None:
         return lines
     columns = _columns(engine)
-    lines += _load(columns, width)
+    lines += _load(columns, _legend(engine, width), width)
     lines += _latencies(columns, width)
     lines += _spec(columns, width)
     reading = engine.scrape.value
@@ -70,17 +71,34 @@ def _columns(engine: EngineFrame) -> list[tuple[str, EngineLive]]:
     if len(window.ranks) > 1:
         columns += [(f"DP{printable(r.rank or '?')}", r) for r in window.ranks]
     if len(window.models) > 1:
-        columns += [(printable(m.model or "?"), m) for m in window.models]
+        columns += [(_model_heading(at, m), m) for at, m in enumerate(window.models, 1)]
     return columns
+
+
+def _model_heading(number_: int, live: EngineLive) -> str:
+    """The model's name where a column can hold it, else its number in the legend."""
+    name = printable(live.model or "?")
+    return name if cells(name) < COLUMN else f"model {number_}"
+
+
+def _legend(engine: EngineFrame, width: int) -> list[Line]:
+    """Which model is meant by "model 2"."""
+    models = engine.window.models if engine.window else ()
+    lines: list[Line] = []
+    for at, model in enumerate(models, 1):
+        heading, name = _model_heading(at, model), printable(model.model or "?")
+        if len(models) > 1 and heading != name:
+            lines += _pair(f"  {heading}", name, width)
+    return lines
 
 
 def _section(title: str, width: int) -> Line:
     return rule([(title, "title")], width)
 
 
-def _pair(label: str, text: str, width: int) -> list[Line]:
+def _pair(label: str, text: str, width: int, role: str = "") -> list[Line]:
     head = pad(label, LABEL)
-    rows = wrapped(text, max(width - LABEL, 10)) or [[("", "")]]
+    rows = wrapped(text, max(width - LABEL, 10), role) or [[("", "")]]
     return [[(head if at == 0 else " " * LABEL, "dim"), *row] for at, row in enumerate(rows)]
 
 
@@ -90,19 +108,17 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     lines = [_section("Endpoint", width)]
     lines += _pair("address", printable(engine.url), width)
     if scrape.error is not None:
-        lines += [
-            [(pad("error", LABEL), "dim"), *row]
-            for row in wrapped(f"▲ {printable(scrape.error)}", width - LABEL, "warn")
-        ]
+        lines += _pair("error", f"▲ {printable(scrape.error)}", width, "warn")
     age, took = seconds(scrape.age_s), seconds(scrape.took_s)
-    lines += _pair("last good answer", f"{age} ago, took {took}, asked every {seconds(scrape.period_s)}", width)
+    lines += _pair(
+        "last good answer",
+        f"{age} ago, took {took}, asked every {DASH if scrape.period_s is None else period_text(scrape.period_s)}",
+        width,
+    )
     if reading is None:
         return lines
     if reading.problem is not None:
-        lines += [
-            [(pad("problem", LABEL), "dim"), *row]
-            for row in wrapped(f"▲ {printable(reading.problem)}", width - LABEL, "warn")
-        ]
+        lines += _pair("problem", f"▲ {printable(reading.problem)}", width, "warn")
     version = reading.version or (target.version if target else None)
     lines += _pair("engine", f"{engine_name(reading.engine)} {printable(version or '(version unknown)')}", width)
     models = sorted({s.model for s in reading.series if s.model is not None})
@@ -127,37 +143,36 @@ def _blocks(columns: list[tuple[str, EngineLive]], width: int) -> Iterable[list[
 
 
 def _heads(columns: list[tuple[str, EngineLive]], title: str, width: int) -> Line:
-    cells = [(pad(name, COLUMN - 1, right=True), "title") for name, _ in columns]
     line: Line = [(pad(title, LABEL), "title")]
-    for cell in cells:
-        line += [(" ", ""), cell]
+    for name, _ in columns:
+        line += [(" ", ""), (pad(name, COLUMN - 1, right=True), "title")]
     return fit(line, width)
 
 
-def _load(columns: list[tuple[str, EngineLive]], width: int) -> list[Line]:
-    lines = [_section("Load", width)]
+def _load(columns: list[tuple[str, EngineLive]], legend: list[Line], width: int) -> list[Line]:
+    lines = [_section("Load", width), *legend]
     reasons = sorted({k for _, live in columns for k in live.waiting_by_reason})
     finished = sorted({k for _, live in columns for k in live.finished_per_s})
     for block in _blocks(columns, width):
         if len(block) > 1:
             lines.append(_heads(block, "", width))
         for name, label, text in FIELDS:
-            cells = [text(live) + ("?" if name in live.doubtful else "") for _, live in block]
-            lines.append(_cells(label, cells, width))
+            row = [text(live) + ("?" if name in live.doubtful else "") for _, live in block]
+            lines.append(_cells(label, row, width))
             if name == "waiting":
                 for reason in reasons:
-                    cells = [number(live.waiting_by_reason.get(reason)) for _, live in block]
-                    lines.append(_cells(f"  because {printable(reason)}", cells, width))
+                    row = [number(live.waiting_by_reason.get(reason)) for _, live in block]
+                    lines.append(_cells(f"  because {printable(reason)}", row, width))
             if name == "requests_per_s":
                 for reason in finished:
-                    cells = [number(live.finished_per_s.get(reason)) for _, live in block]
-                    lines.append(_cells(f"  with {printable(reason)} /s", cells, width))
+                    row = [number(live.finished_per_s.get(reason)) for _, live in block]
+                    lines.append(_cells(f"  with {printable(reason)} /s", row, width))
     return lines
 
 
-def _cells(label: str, cells: list[str], width: int) -> Line:
+def _cells(label: str, texts: list[str], width: int) -> Line:
     line: Line = [(pad(label, LABEL), "dim")]
-    line += [(pad(text, COLUMN, right=True), "dim" if text == DASH else "") for text in cells]
+    line += [(pad(text, COLUMN, right=True), "dim" if text == DASH else "") for text in texts]
     return fit(line, width)
 
 

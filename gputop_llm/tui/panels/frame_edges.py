@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from gputop_llm.model import Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
-from gputop_llm.tui.draw import Line, Run, fit, joined, width_of
+from gputop_llm.tui.draw import Line, Run, cells, fit, joined, pad, width_of
 from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, labelled, period_text
-from gputop_llm.units import DASH, seconds, uptime
+from gputop_llm.units import DASH, uptime
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,11 @@ def header_line(frame: Frame | None, state: State, width: int) -> Line:
         return fit([("gputop-llm", "strong"), (" starting …", "dim")], width)
     right: Line = [(f"every {period_text(state.period_s)}  ", "dim"), (clock_text(frame.at_s), "")]
     room = width - width_of(right) - 2
-    left = joined(_identity(frame), room)
-    if not left:
-        left = fit(_identity(frame)[0], room)
+    left = joined(_identity(frame, max(24, room // 2)), room)
     return [*fit(left, room), ("  ", ""), *right]
 
 
-def _identity(frame: Frame) -> list[list[Run]]:
+def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
     target = frame.focused
     if target is None:
         return _nobody(frame)
@@ -49,7 +47,10 @@ def _identity(frame: Frame) -> list[list[Run]]:
     who: list[Run] = [(engine_name(name) if name != "cuda" else "CUDA process", "strong")]
     if version:
         who.append((f" {printable(version)}", ""))
-    parts: list[list[Run]] = [who, [(printable(short_model(target)), "strong")]] if target.model else [who]
+    parts: list[list[Run]] = [who]
+    if target.model:
+        model = printable(short_model(target))
+        parts.append([(pad(model, min(cells(model), model_width)), "strong")])
     age_s = None if target.started_s is None else frame.at_s - target.started_s
     if target.root_pid is not None or not target.urls:
         parts.append(labelled("pid", DASH if target.root_pid is None else str(target.root_pid)))
@@ -117,11 +118,11 @@ def status_line(state: State, width: int) -> StatusLine:
     """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
     line: Line = []
     if state.simulated is not None:
-        line += [(f" SIMULATED: {printable(state.simulated)} ", "badge"), (" ", "")]
+        line += [(f" SIMULATED: {printable(state.simulated.removeprefix('simulated: '))} ", "badge"), (" ", "")]
     if state.paused_s is not None:
-        line += [(f" PAUSED {seconds(state.paused_s)} ", "badge"), (" ", "")]
+        line += [(f" PAUSED {uptime(state.paused_s)} ", "badge"), (" ", "")]
     if state.stalled_s is not None:
-        line += [(f" NO NEW DATA for {seconds(state.stalled_s)} ", "badge"), (" ", "")]
+        line += [(f" NO NEW DATA for {uptime(state.stalled_s)} ", "badge"), (" ", "")]
     if state.message is not None:
         line.append((printable(state.message), "strong"))
         return StatusLine(fit(line, width), ())
@@ -143,6 +144,7 @@ def status_line(state: State, width: int) -> StatusLine:
 
 
 def _key_runs(command: Command, state: State) -> list[Run]:
-    here = command.name == state.screen
     label = "resume" if command.name == "pause" and state.paused_s is not None else command.label
-    return [(command.shown_key, "key"), (f" {label}", "selected" if here else "dim")]
+    if command.name == state.screen:
+        return [(f"{command.shown_key} {label}", "selected")]
+    return [(command.shown_key, "key"), (f" {label}", "dim")]

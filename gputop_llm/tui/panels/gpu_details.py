@@ -8,11 +8,11 @@ from typing import Any
 
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Line, fit, pad, rule, wrapped
+from gputop_llm.tui.draw import Line, beside, fit, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import clock_text, reason_for, spaced
 from gputop_llm.units import DASH, pct, rate, size
 
-LABEL = 22
+LABEL = 26
 TWO_COLUMNS = 110
 
 
@@ -27,6 +27,10 @@ class Field:
 
 def _whole(unit: str) -> Callable[[float], str]:
     return lambda value: f"{value:.0f} {unit}"
+
+
+def _energy(joules: float) -> str:
+    return f"{joules / 1e3:.0f} kJ" if joules < 3.6e6 else f"{joules / 3.6e6:.1f} kWh"
 
 
 def _plain(value: object) -> str:
@@ -82,7 +86,7 @@ SECTIONS: tuple[tuple[str, tuple[Field, ...]], ...] = (
             Field("power_w", "power", _whole("W")),
             Field("power_limit_w", "power limit", _whole("W")),
             Field("power_pct", "share of the limit", pct),
-            Field("energy_j", "energy since driver load", lambda v: f"{v / 3.6e6:.2f} kWh"),
+            Field("energy_j", "energy since driver load", _energy),
             Field("temp_c", "temperature", _whole("°C")),
             Field("temp_mem_c", "memory temperature", _whole("°C")),
             Field("temp_slowdown_c", "slows down at", _whole("°C")),
@@ -133,8 +137,6 @@ SECTIONS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         ),
     ),
 )
-# Fields with a section of their own below.
-LISTED_APART = ("throttle", "xids", "mig_instances", "processes", "gpm", "missing")
 
 
 def gpu_details(frame: Frame, gpu: Gpu, width: int) -> list[Line]:
@@ -154,30 +156,26 @@ def gpu_details(frame: Frame, gpu: Gpu, width: int) -> list[Line]:
 def in_columns(sections: list[list[Line]], width: int) -> list[Line]:
     """Sections under each other, or, where there is room, in two columns of about the same height."""
     if width < TWO_COLUMNS:
-        return [_finish(line, width) for section in sections for line in section]
+        return [line for section in sections for row in section for line in _finished(row, width)]
     column = (width - 2) // 2
+    sections = [[line for row in section for line in _finished(row, column)] for section in sections]
     total = sum(len(s) for s in sections)
     left: list[Line] = []
     right: list[Line] = []
     for section in sections:
         (left if len(left) < total / 2 - len(section) / 2 and not right else right).extend(section)
-    rows = max(len(left), len(right))
-    empty: Line = []
-    return [
-        [
-            *_finish(left[at] if at < len(left) else empty, column),
-            ("  ", ""),
-            *_finish(right[at] if at < len(right) else empty, column),
-        ]
-        for at in range(rows)
-    ]
+    return beside(left, right, column, width)
 
 
-def _finish(line: Line, width: int) -> Line:
-    """A heading becomes a rule of the column's width."""
+def _finished(line: Line, width: int) -> list[Line]:
+    """A heading as a rule of the column's width; a long value on as many lines as it needs."""
     if line and line[0][1] == "title":
-        return rule(line, width)
-    return fit(line, width)
+        return [rule(line, width)]
+    if width_of(line) <= width or len(line) < 2:
+        return [fit(line, width)]
+    label, rest = line[0], line[1:]
+    texts = wrapped("".join(text for text, _ in rest), width - LABEL, rest[-1][1])
+    return [fit([label if at == 0 else (" " * LABEL, ""), *text], width) for at, text in enumerate(texts)]
 
 
 def _heading(title: str) -> Line:
@@ -186,8 +184,8 @@ def _heading(title: str) -> Line:
 
 def _row(label: str, text: str, reason: str) -> Line:
     if text == DASH:
-        return [(pad(label, LABEL + 4), "dim"), (DASH, "dim"), (f"  {reason}", "dim")]
-    return [(pad(label, LABEL + 4), "dim"), (text, "")]
+        return [(pad(label, LABEL), "dim"), (DASH, "dim"), (f"  {reason}", "dim")]
+    return [(pad(label, LABEL), "dim"), (text, "")]
 
 
 def value_of(gpu: Gpu, name: str) -> object:
@@ -210,11 +208,11 @@ def _throttle(gpu: Gpu) -> list[Line]:
         return [*lines, _row("throttle reasons", DASH, reason_for(gpu.missing, "throttle"))]
     for reason in gpu.throttle:
         state = "active" if reason.active else "no"
-        share = "" if reason.share_pct is None else f", {reason.share_pct:.0f} % of the time since the last look"
+        share = "" if reason.share_pct is None else f", {reason.share_pct:.0f} % of the time"
         source = "" if reason.source == "counter" else " (momentary)"
         alarming = reason.active and reason.name != "idle"
         text = f"{'▲ ' if alarming else ''}{state}{share}{source}"
-        lines.append([(pad(spaced(reason.name), LABEL + 4), "dim"), (text, "warn" if alarming else "")])
+        lines.append([(pad(spaced(reason.name), LABEL), "dim"), (text, "warn" if alarming else "")])
     return lines
 
 

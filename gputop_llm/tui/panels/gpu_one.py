@@ -22,14 +22,13 @@ from gputop_llm.tui.panels.gpu_words import (
     throttle_reasons,
     value_role,
 )
-from gputop_llm.tui.trails import Trails, stretch_slots
+from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH, pct, uptime
 
 LABEL = 10
 VALUE = 5
 SCALE = 4
 WORDS = 20
-HISTORY_S = 300.0
 MAX_ROWS = 8
 
 
@@ -48,17 +47,17 @@ class _Shape:
         return LABEL + VALUE + 1 + self.bar + 2
 
 
-def _shape(width: int, height: int) -> _Shape:
+def _shape(trails: Trails, width: int, height: int) -> _Shape:
     rows = max(1, min(MAX_ROWS, (height - 5) // 4))
     bar_width = 14 if width < 76 else 20 if width < 110 else 26
     history = width - LABEL - VALUE - 1 - bar_width - 2 - (SCALE if rows > 1 else 0)
     history = max(1, history)
-    return _Shape(rows, bar_width, history, stretch_slots(history * (2 if rows > 1 else 1), HISTORY_S))
+    return _Shape(rows, bar_width, history, trails.stretch(history * (2 if rows > 1 else 1)))
 
 
 def one_gpu(frame: Frame, gpu: Gpu, trails: Trails, width: int, height: int) -> Block:
     """A title, the four meters (several rows each where there is room), memory, power, clocks, links."""
-    shape = _shape(width, height)
+    shape = _shape(trails, width, height)
     lines = [_title(frame, gpu, trails, shape, width)]
     for meter in METERS:
         lines += _meter(gpu, meter, trails, shape)

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
-from gputop_llm.tui.charts import spark
+from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, rule
 from gputop_llm.tui.panels.common import labelled, part_state
 from gputop_llm.tui.panels.gpu_words import METERS, as_many, flags, flow_text, link_name, throttle_reasons, value_role
-from gputop_llm.tui.trails import Trails, stretch_slots
+from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH
 
 INDEX = 3
 VALUE = 4
-HISTORY_S = 300.0
+# Narrow charts that are taller than three rows say no more.
+MAX_ROWS = 4
 # Heading and width of the figures after the meters; the unit stands in the heading.
 FIGURES = (("mem %", 6), ("W", 5), ("°C", 4), ("MHz", 5))
 
@@ -50,17 +51,17 @@ def _shape(width: int, rows: int) -> _Shape:
 
 
 def many_gpus(frame: Frame, gpus: tuple[Gpu, ...], trails: Trails, width: int, height: int) -> Block:
-    """A heading and one or two rows per GPU, as the height allows; the last row tells how many are left out."""
-    shape = _shape(width, 2 if height >= 2 * len(gpus) + 1 else 1)
+    """A heading and as many rows per GPU as the height allows; the last row tells how many GPUs are left out."""
+    shape = _shape(width, max(1, min(MAX_ROWS, (height - 1) // len(gpus))))
     shown = gpus if shape.rows * len(gpus) < height else gpus[: max(0, height - 2)]
     lines: list[Line] = [_heading(frame, gpus, shape)]
     keys: dict[int, str] = {}
     for gpu in shown:
         keys[len(lines)] = f"gpu:{gpu.index}"
         lines.append(_row(gpu, shape))
-        if shape.rows > 1:
+        for line in _histories(gpu, trails, shape):
             keys[len(lines)] = f"gpu:{gpu.index}"
-            lines.append(_histories(gpu, trails, shape))
+            lines.append(line)
     if len(shown) < len(gpus):
         lines.append([(f"and {len(gpus) - len(shown)} more: press 2", "dim")])
     return Block(lines[:height], keys)
@@ -108,8 +109,9 @@ def _row(gpu: Gpu, shape: _Shape) -> Line:
     for value, (_, width) in zip(values, FIGURES, strict=True):
         text = DASH if value is None else f"{value:.0f}"
         line.append((pad(text, width, right=True), "dim" if value is None else ""))
-    troubles = _troubles(gpu, shape.rest)
-    line += [("  ", ""), *(_links(gpu, shape.rest) if shape.rows > 1 or not troubles else troubles)]
+    if shape.rest:
+        troubles = _troubles(gpu, shape.rest)
+        line += [("  ", ""), *(_links(gpu, shape.rest) if shape.rows > 1 or not troubles else troubles)]
     return fit(line, shape.width)
 
 
@@ -128,13 +130,26 @@ def _links(gpu: Gpu, width: int) -> Line:
     return joined(parts, width)
 
 
-def _histories(gpu: Gpu, trails: Trails, shape: _Shape) -> Line:
-    """A history under each meter, and what is wrong under the rest: this row changes seldom."""
+def _histories(gpu: Gpu, trails: Trails, shape: _Shape) -> list[Line]:
+    """The history of each meter below it, and what is wrong below the rest: these rows change seldom."""
+    rows = shape.rows - 1
+    if not rows:
+        return []
     cells = VALUE + shape.bar
-    slots = stretch_slots(cells, HISTORY_S)
-    line: Line = [(" " * (INDEX + 1), "")]
+    slots = trails.stretch(cells if rows == 1 else 2 * cells)
+    drawn: list[list[str]] = []
     for meter in METERS:
-        drawn = spark(trails.values(f"gpu.{gpu.index}.{meter.series}", cells, slots), 100.0)
-        line += [(drawn, meter.role), ("  ", "")]
-    line += [(" ", ""), *_troubles(gpu, shape.width - shape.meters - 2)]
-    return fit(line, shape.width)
+        series = f"gpu.{gpu.index}.{meter.series}"
+        if rows == 1:
+            drawn.append([spark(trails.values(series, cells, slots), 100.0)])
+        else:
+            drawn.append(chart(trails.pairs(series, cells, slots), rows, 100.0))
+    lines: list[Line] = []
+    for row in range(rows):
+        line: Line = [(" " * (INDEX + 1), "")]
+        for meter, texts in zip(METERS, drawn, strict=True):
+            line += [(texts[row], meter.role), ("  ", "")]
+        if row == 0:
+            line += [(" ", ""), *_troubles(gpu, shape.width - shape.meters - 2)]
+        lines.append(fit(line, shape.width))
+    return lines

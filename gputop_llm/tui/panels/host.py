@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop_llm.model import CgroupCpu, Frame, Host, ProcessLoad
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Block, Line, Run, bar, joined, pad, rule, wrapped
+from gputop_llm.tui.draw import Block, Line, Run, bar, joined, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import labelled, part_state
 from gputop_llm.units import DASH, number, pct, rate, size
 
@@ -67,10 +67,9 @@ def _process_line(process: ProcessLoad, rank: str | None, width: int) -> Line:
         (pad(printable(name), 16), ""),
         (pad(pct(value), 5, right=True), "dim" if value is None else "strong"),
         (" of a core ", "dim"),
-        *bar(value, 10 if width < 110 else 16, "busy"),
+        *bar(value, 16 if width >= 110 else 10 if width >= 60 else 0, "busy"),
         ("  ", ""),
     ]
-    used = 16 + 5 + 11 + (10 if width < 110 else 16) + 2
     parts: list[list[Run]] = []
     if process.cgroup is not None:
         parts.append(_cgroup(process.cgroup))
@@ -81,7 +80,7 @@ def _process_line(process: ProcessLoad, rank: str | None, width: int) -> Line:
         parts.append([(f"▲ {size(process.swap_bytes)} swapped out", "warn")])
     parts.append(labelled("RSS", size(process.rss_bytes)))
     parts.append(labelled("pid", str(process.pid)))
-    return [*head, *joined(parts, width - used)]
+    return [*head, *joined(parts, width - width_of(head))]
 
 
 def _cgroup(cgroup: CgroupCpu) -> list[Run]:

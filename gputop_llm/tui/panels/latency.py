@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gputop_llm.model import EngineLive, Latency
+from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, pad
 from gputop_llm.tui.panels.common import LATENCY_NAMES, count_text, quantile_text
 from gputop_llm.tui.trails import Trails
-from gputop_llm.units import DASH, seconds
+from gputop_llm.units import DASH, number, seconds
 
 # Most telling first: when there is no room for all, the last ones go.
 ORDER = ("ttft", "itl", "e2e", "queue", "prefill", "decode")
@@ -58,7 +59,12 @@ def _row(name: str, latency: Latency | None, cell: int) -> Line:
 
 
 def _usual(latency: Latency | None, usual: float | None) -> Line:
-    line: Line = [(pad(seconds(usual), 8, right=True), "dim")]
+    p95 = latency.p95 if latency else None
+    text = seconds(usual)
+    if usual and p95 and p95.value is None and p95.high is not None and abs(p95.high - usual) < 1e-6 * usual:
+        # What was kept is the bound of the bucket, as it is now.
+        text = quantile_text(p95, 7)
+    line: Line = [(pad(text, 8, right=True), "dim")]
     now = latency.p95.value if latency and latency.p95 else None
     if now is None or not usual:
         return line
@@ -68,3 +74,23 @@ def _usual(latency: Latency | None, usual: float | None) -> Line:
     elif ratio <= 1 / FAR_OFF:
         line.append((pad(f" ▼{ratio:.1f}×", 7), "good"))
     return line
+
+
+def models_table(models: tuple[EngineLive, ...], width: int, rows: int) -> list[Line]:
+    """Several models have no latency in common: p95 of the main ones, a row per model."""
+    names = ("ttft", "itl", "e2e")
+    cell = 10
+    label = max(8, min(48, width - cell * (len(names) + 1)))
+    heads = "".join(pad(LATENCY_NAMES[n], cell, right=True) for n in names)
+    lines: list[Line] = [[(pad("p95 by model", label) + heads + pad("running", cell, right=True), "dim")]]
+    for model in models[: max(rows - 1, 0)]:
+        line: Line = [(pad(printable(model.model or "?"), label), "")]
+        for name in names:
+            latency = model.latency.get(name)
+            text = quantile_text(latency.p95 if latency else None, cell - 1)
+            line.append((pad(text, cell, right=True), "dim" if text == DASH else ""))
+        line.append((pad(number(model.running), cell, right=True), ""))
+        lines.append(line)
+    if len(models) >= rows > 1:
+        lines[-1] = [(f"and {len(models) - rows + 2} more models: press 3", "dim")]
+    return lines

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gputop_llm.model import Frame, ProcessLoad, Target, TargetProcess
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Block, Line, fit, joined, pad, rule, wrapped
+from gputop_llm.tui.draw import Block, Line, cells, fit, joined, pad, rule, wrapped
 from gputop_llm.tui.panels.common import labelled, target_name
 from gputop_llm.tui.panels.frame_edges import ranges
 from gputop_llm.units import DASH, pct, size, uptime
 
-# Heading, width, aligned right.
+# Heading, width, aligned right. Width 0: as wide as its words, which seldom change.
 COLUMNS = (
     ("pid", 8, True),
-    ("role", 13, False),
-    ("rank", 8, False),
-    ("GPU", 11, False),
+    ("role", 0, False),
+    ("rank", 0, False),
+    ("GPU", 0, False),
     ("st", 3, False),
     ("CPU", 6, True),
     ("RSS", 9, True),
     ("GPU mem", 9, True),
     ("SM", 5, True),
 )
+HEADINGS = [name for name, _, _ in COLUMNS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class ProcessTable:
 def process_table(frame: Frame, width: int) -> ProcessTable:
     """All targets, the attached one first, each followed by its processes."""
     found = frame.targets.value
-    heading = _cells([name for name, _, _ in COLUMNS], "title", width, "command")
     if found is None:
+        heading = _cells(HEADINGS, [column or len(name) + 1 for name, column, _ in COLUMNS], "title", width, "command")
         reason = frame.targets.error
         text = f"▲ {printable(reason)}" if reason else "looking at the processes of this node …"
         return ProcessTable(heading, Block(wrapped(text, width, "warn" if reason else "dim")))
@@ -48,13 +50,22 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
     keys: dict[int, str] = {}
     notes: list[str] = []
     targets = sorted(found.targets, key=lambda t: (t.key != frame.focus, t.engine == "cuda"))
+    texts = {
+        (target.key, at): _process_cells(process, loads.get(process.pid or -1), sm)
+        for target in targets
+        for at, process in enumerate(target.processes)
+    }
+    widths = [
+        column or 1 + max((cells(row[at]) for row in (HEADINGS, *texts.values())), default=0)
+        for at, (_, column, _) in enumerate(COLUMNS)
+    ]
+    heading = _cells(HEADINGS, widths, "title", width, "command")
     for target in targets:
         keys[len(lines)] = f"target:{target.key}"
         lines.append(_target_row(frame, target, width))
         for at, process in enumerate(target.processes):
-            keys[len(lines)] = f"target:{target.key}:{at}"
-            load = loads.get(process.pid) if process.pid is not None else None
-            lines.append(_process_row(process, load, sm.get(process.nvml_pid or process.pid or -1), width))
+            keys[len(lines)] = f"process:{at}:{target.key}"
+            lines.append(_cells(texts[target.key, at], widths, "", width, printable(process.title)))
             if process.note:
                 notes.append(f"pid {_pid(process)}: {process.note}")
         notes += [f"{target_name(target)}: {note}" for note in target.notes]
@@ -74,8 +85,7 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
 def target_of(key: str) -> str:
     """The target's key in a row's key."""
     kind, _, rest = key.partition(":")
-    head, _, tail = rest.rpartition(":")
-    return head if kind == "target" and tail.isdigit() and head else rest
+    return rest.partition(":")[2] if kind == "process" else rest
 
 
 def _sm_shares(frame: Frame) -> dict[int, float]:
@@ -116,34 +126,29 @@ def _pid(process: TargetProcess) -> str:
     return f"({process.nvml_pid})" if process.nvml_pid is not None else DASH
 
 
-def _process_row(process: TargetProcess, load: ProcessLoad | None, sm: float | None, width: int) -> Line:
+def _process_cells(process: TargetProcess, load: ProcessLoad | None, sm: Mapping[int, float]) -> list[str]:
     gpus = ranges(process.gpus)
     if process.mig_instance is not None:
         gpus += f" MIG{process.mig_instance}"
     if process.gpus and process.gpus_from == "inferred":
         gpus += " inferred"
-    return _cells(
-        [
-            _pid(process),
-            printable(process.role),
-            printable(process.rank or ""),
-            gpus,
-            process.state or DASH,
-            pct(load.cpu_pct if load else None),
-            size(load.rss_bytes if load else None),
-            size(process.mem_bytes),
-            pct(sm),
-        ],
-        "",
-        width,
-        printable(process.title),
-    )
+    return [
+        _pid(process),
+        printable(process.role),
+        printable(process.rank or ""),
+        gpus,
+        process.state or DASH,
+        pct(load.cpu_pct if load else None),
+        size(load.rss_bytes if load else None),
+        size(process.mem_bytes),
+        pct(sm.get(process.nvml_pid or process.pid or -1)),
+    ]
 
 
-def _cells(texts: list[str], role: str, width: int, last: str) -> Line:
+def _cells(texts: list[str], widths: list[int], role: str, width: int, last: str) -> Line:
     line: Line = []
     used = 0
-    for text, (_, column, right) in zip(texts, COLUMNS, strict=True):
+    for text, column, (_, _, right) in zip(texts, widths, COLUMNS, strict=True):
         cell = pad(text, column - 1, right=right) + " "
         line.append((cell, "dim" if text == DASH else role))
         used += column
@@ -160,7 +165,7 @@ def target_rows(frame: Frame, width: int) -> Block:
         keys[len(lines)] = f"target:{target.key}"
         age_s = None if target.started_s is None else frame.at_s - target.started_s
         name = ("● " if target.key == frame.focus else "  ") + target_name(target)
-        cells = (
+        parts = (
             (pad(name, max(24, width - 50)), "strong"),
             (pad(DASH if target.root_pid is None else str(target.root_pid), 8, right=True), ""),
             (pad(ranges(target.gpus), 7, right=True), ""),
@@ -168,7 +173,7 @@ def target_rows(frame: Frame, width: int) -> Block:
             ("  " + printable(target.user or DASH), "dim"),
             ("  " + printable(target.container or ""), "dim"),
         )
-        lines.append(fit(list(cells), width))
+        lines.append(fit(list(parts), width))
         if target.attachable is not None:
             lines.append(fit([(f"    can't be watched: {printable(target.attachable)}", "warn")], width))
     if not lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -19,6 +20,8 @@ from gputop_llm.tui.widgets.lines import LinesView
 
 if TYPE_CHECKING:
     from gputop_llm.tui.app import MonitorApp
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,8 @@ class MonitorScreen(Screen[None]):
     command: ClassVar[str] = ""
     ALLOW_SELECT = False
     DEFAULT_CSS = """
-    MonitorScreen { overflow: hidden; layout: vertical; }
-    MonitorScreen > #header, MonitorScreen > #status, MonitorScreen > #small { height: 1; }
-    MonitorScreen > #small { display: none; height: 1fr; }
-    MonitorScreen.-small > * { display: none; }
+    MonitorScreen { overflow: hidden; layout: vertical; layers: page cover; }
+    MonitorScreen > #small { layer: cover; display: none; width: 100%; height: 100%; }
     MonitorScreen.-small > #small { display: block; }
     """
 
@@ -98,7 +99,12 @@ class MonitorScreen(Screen[None]):
         if small:
             self._small.show(Block(too_small(width, height)))
             return
-        self.show_body(view)
+        try:
+            self.show_body(view)
+        except Exception as failure:  # a value that can't be drawn must not end the watch
+            log.exception("the %s screen failed", self.command)
+            message = f"▲ this screen can't be drawn: {type(failure).__name__} (the log has the details)"
+            view = replace(view, state=replace(view.state, message=message))
         self.show_edges(view)
 
     def show_edges(self, view: View) -> None:

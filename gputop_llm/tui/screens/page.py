@@ -11,9 +11,7 @@ from textual.widget import Widget
 
 from gputop_llm.tui.draw import Block, Line
 from gputop_llm.tui.screens.base import MonitorScreen, View
-from gputop_llm.tui.widgets.lines import LinesView
-
-WHEEL_ROWS = 3
+from gputop_llm.tui.widgets.lines import WHEEL_ROWS, LinesView
 
 
 class PageScreen(MonitorScreen):

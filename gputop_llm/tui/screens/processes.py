@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from textual.widget import Widget
 
-from gputop_llm.tui.draw import Block, plain
+from gputop_llm.tui.draw import Block, Line, plain
 from gputop_llm.tui.panels.process_rows import process_table, section, target_of
 from gputop_llm.tui.screens.base import MonitorScreen, View
 from gputop_llm.tui.widgets.lines import LinesView
@@ -24,6 +24,7 @@ class ProcessesScreen(MonitorScreen):
         self._heading = LinesView(id="heading")
         self.rows = RowsView(id="rows")
         self._notes = LinesView(id="notes")
+        self._all_notes: list[Line] = []
 
     def body(self) -> Iterable[Widget]:
         yield self._heading
@@ -38,8 +39,11 @@ class ProcessesScreen(MonitorScreen):
             return
         width, height = self.size
         table = process_table(view.frame, width)
-        notes = [section("Notes", width), *table.notes] if table.notes else []
+        notes = self._all_notes = [section("Notes", width), *table.notes] if table.notes else []
         room = min(len(notes), max(0, height // 3))
+        if 1 < room < len(notes):
+            hidden = len(notes) - room + 1
+            notes = [*notes[: room - 1], [(f"and {hidden} more lines: x saves them all", "dim")]]
         if self._notes.styles.height is None or self._notes.styles.height.value != room:
             self._notes.styles.height = room
         self._heading.show(Block([table.heading]))
@@ -50,7 +54,7 @@ class ProcessesScreen(MonitorScreen):
         return self.rows.rows_below
 
     def page_text(self) -> str:
-        return "\n".join((plain(self._heading.block.lines), self.rows.text(), self._notes.text()))
+        return "\n".join((plain(self._heading.block.lines), self.rows.text(), plain(self._all_notes)))
 
     def on_rows_view_chosen(self, message: RowsView.Chosen) -> None:
         self.monitor.attach(target_of(message.key))

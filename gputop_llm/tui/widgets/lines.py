@@ -15,10 +15,13 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputop_llm.tui.draw import Block, Line, Run, fit, plain
+from gputop_llm.tui.draw import Block, Run, fit, plain
 
 if TYPE_CHECKING:
     from gputop_llm.tui.app import MonitorApp
+
+# How far one step of the mouse wheel goes.
+WHEEL_ROWS = 3
 
 _NO_ROW: tuple[Run, ...] = ()
 
@@ -111,15 +114,15 @@ class LinesView(Widget):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The finished strips: no border, padding or filter is ever applied to them."""
+        width = self.size.width
         strips = self._strips[crop.y : crop.bottom]
-        strips += [Strip.blank(self.size.width)] * (crop.height - len(strips))
-        if crop.column_span != (0, self.size.width):
+        strips += [Strip.blank(width)] * (crop.height - len(strips))
+        if width != self._drawn_width:
+            # Between a change of size and the next drawing.
+            strips = [strip.adjust_cell_length(width) for strip in strips]
+        if crop.column_span != (0, width):
             return [strip.crop(*crop.column_span) for strip in strips]
         return strips
-
-    def line_at(self, y: int) -> Line:
-        """The line drawn at row `y` of the view."""
-        return list(self._rows[y]) if 0 <= y < len(self._rows) else []
 
     def on_resize(self) -> None:
         self._draw()

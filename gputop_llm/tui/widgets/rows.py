@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gputop_llm.tui.draw import Block, Run, pad
-from gputop_llm.tui.widgets.lines import LinesView
+from gputop_llm.tui.widgets.lines import WHEEL_ROWS, LinesView
 
 
 class RowsView(LinesView):
@@ -68,6 +68,14 @@ class RowsView(LinesView):
             self.action_choose()
         else:
             self.select(key)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_rows(WHEEL_ROWS)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_rows(-WHEEL_ROWS)
 
     def _keep_in_view(self) -> None:
         row = next((row for row, key in self.block.keys.items() if key == self.cursor), None)
