@@ -49,7 +49,7 @@ def _finding(number: int, finding: Finding, verdict: Verdict) -> Iterator[str]:
     subject = f"{finding.subject}: " if finding.subject else ""
     yield f"## {number}. {inert(subject + finding.headline)}"
     yield ""
-    gives = words.recoverable_with_formula(finding)
+    gives = words.recoverable(finding)
     yield f"**Symptom.** {inert(finding.headline)} ({words.WEIGHTS[finding.weight]})"
     yield ""
     yield "**Evidence.**"

@@ -47,7 +47,7 @@ def _finding(number: int, finding: Finding, verdict: Verdict) -> Iterator[str]:
     subject = f"{finding.subject}: " if finding.subject else ""
     yield from _wrapped(f"{subject}{finding.headline}", f"{number}. [{words.WEIGHTS[finding.weight]}] ", "   ")
     parts = (
-        ("could give", words.recoverable_with_formula(finding)),
+        ("could give", words.recoverable(finding)),
         ("cause", finding.cause),
         *(("do", words.advised(advice, verdict)) for advice in finding.advice),
         ("confidence", finding.confidence),

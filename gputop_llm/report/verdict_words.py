@@ -45,18 +45,12 @@ def amount(fact: Fact) -> str:
     return f"{text} ± {figure(fact.plus_minus)}" if fact.plus_minus else text
 
 
-def recoverable(finding: Finding) -> str:
-    """What fixing a finding could give: "up to 35 % of the window"."""
-    if finding.recoverable_pct is None:
-        return "can't be told"
-    return f"up to {finding.recoverable_pct:.1f} % of the {finding.of}"
-
-
-def recoverable_with_formula(finding: Finding) -> str | None:
-    """The same with its formula; None for a note that nobody would fix."""
-    if finding.weight is Weight.NOTE and finding.recoverable_pct is None:
-        return None
-    return f"{recoverable(finding)} ({finding.recoverable_formula})"
+def recoverable(finding: Finding) -> str | None:
+    """What fixing a finding could give, with the formula; None for a note that nobody would fix."""
+    pct, formula = finding.recoverable_pct, finding.recoverable_formula
+    if pct is None:
+        return None if finding.weight is Weight.NOTE else f"unknown ({formula})"
+    return f"up to {pct:.1f} % of the {finding.of} ({formula})" if pct else f"nothing ({formula})"
 
 
 def advised(advice: Advice, verdict: Verdict) -> str:
