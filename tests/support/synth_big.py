@@ -1,4 +1,4 @@
-"""A big export in seconds: eager decode, row after row, for benchmarks of the reader and of the analyses."""
+"""Big captures in seconds: eager decode, row after row, for benchmarks of the readers and of the analyses."""
 
 from __future__ import annotations
 
@@ -91,3 +91,69 @@ def _calls(kernels: int, apis: int) -> Iterator[tuple[int, int, int, int, int]]:
             last = i % per_step == per_step - 1 and k == 0
             yield begin, begin + max(room - 50, 1), _TID, kernels + given + k + 1, sync if last else query
         given = due
+
+
+_OPERATOR = """  {{
+    "ph": "X", "cat": "cpu_op", "name": "{name}", "pid": 4242, "tid": 4242,
+    "ts": {ts}, "dur": 5.900,
+    "args": {{
+      "External id": {id},"Record function id": 0, "Concrete Inputs": ["", "", ""], "Input type": ["c10::BFloat16", \
+"c10::BFloat16", ""], "Input Strides": [[2048, 1], [1, 2048], []], "Input Dims": [[{batch}, 2048], [2048, 8192], []], \
+"Ev Idx": {id}
+    }}
+  }},
+"""
+_LAUNCH = """  {{
+    "ph": "X", "cat": "cuda_runtime", "name": "{name}", "pid": 4242, "tid": 4242,
+    "ts": {ts}, "dur": {dur},
+    "args": {{
+      "External id": {id},      "cbid": 211, "correlation": {id}
+    }}
+  }},
+"""
+_DEVICE_WORK = """  {{
+    "ph": "X", "cat": "kernel", "name": "{name}", "pid": 0, "tid": 7,
+    "ts": {ts}, "dur": {dur},
+    "args": {{
+      "External id": {id},      "queued": 0, "device": 0, "context": 1,      "stream": 7, "correlation": {id},      \
+"registers per thread": 40,      "shared memory": 0,      "blocks per SM": 0.969697,      "warps per SM": 7.757576,  \
+    "grid": [128, 1, 1],      "block": [256, 1, 1],      "est. achieved occupancy %": 12
+    }}
+  }},
+  {{
+    "ph": "s", "id": {id}, "pid": 4242, "tid": 4242, "ts": {ts},
+    "cat": "ac2g", "name": "ac2g"
+  }},
+  {{
+    "ph": "f", "id": {id}, "pid": 0, "tid": 7, "ts": {ts},
+    "cat": "ac2g", "name": "ac2g", "bp": "e"
+  }},
+"""
+_OPERATORS = ("aten::rms_norm", "aten::mm", "vllm::rotary", "vllm::flash_attn", "aten::addmm", "aten::silu")
+
+
+def big_kineto_json(path: Path, size_bytes: int) -> Path:
+    """A trace of the same decode, as torch.profiler lays it out, at least so long: operator, launch, kernel, arrows."""
+    written = i = end = 0
+    with path.open("w", encoding="utf-8") as out:
+        out.write('{"schemaVersion": 1, "cuda_runtime_version": 13000, "displayTimeUnit": "ms",\n')
+        out.write('"deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],\n')
+        out.write('"baseTimeNanoseconds": 1790857026000000000, "traceEvents": [\n')
+        while written < size_bytes:
+            position, at, id_ = i % len(_LAYER), i * _CADENCE_NS, i + 1
+            name, spent = _LAYER[position]
+            start = max(end, at + 5_200)
+            end = start + spent
+            text = _OPERATOR.format(name=_OPERATORS[position], ts=_us(at), id=id_, batch=8 << position % 2)
+            text += _LAUNCH.format(name="cudaLaunchKernel", ts=_us(at + 1_000), dur=_us(_CALL_NS), id=id_)
+            text += _DEVICE_WORK.format(name=name, ts=_us(start), dur=_us(spent), id=id_)
+            written += out.write(text)
+            i += 1
+        span = {"ts": "0.000", "dur": _us(max(end, i * _CADENCE_NS))}
+        out.write('{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "x", ')
+        out.write(f'"ts": {span["ts"]}, "dur": {span["dur"]}}}\n]}}\n')
+    return path
+
+
+def _us(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
