@@ -131,6 +131,21 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--list", action="store_true", help="list the scenarios")
     demo.set_defaults(command="demo")
 
+    verdict = commands.add_parser(
+        "verdict",
+        help="what a capture says: Nsight Systems or torch.profiler",
+        description="Reads captures (.sqlite or .nsys-rep of Nsight Systems, .json or .json.gz of torch.profiler;\n"
+        "plain, .gz or .xz) and prints what limits the GPU, ranked by what fixing it could give.\n"
+        "Several files are ranks of one run. docs/verdict.md explains what it says.",
+        epilog="exit codes: 0 judged, healthy or with findings; 1 unreadable; 2 wrong usage; 4 can't be judged",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verdict.add_argument("files", nargs="+", metavar="FILE", help="a capture; several are ranks of one run")
+    form = verdict.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="JSON instead of text (docs/verdict.md)")
+    form.add_argument("--markdown", action="store_true", help="a Markdown page instead of text")
+    verdict.set_defaults(command="verdict")
+
     for command in (snapshot, watch, check, demo):
         simulated = command.add_argument_group("simulated node")
         simulated.add_argument(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+
+from gputop_llm.model.advice import Advice as Advice
 
 
 class Severity(IntEnum):
@@ -43,14 +44,6 @@ class Cause:
     text: str
     speaks_for: tuple[str, ...] = ()
     speaks_against: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What to do. `flags` maps an engine ("vllm", "sglang", "trtllm") to its exact flag or setting."""
-
-    text: str
-    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def test_a_raised_symptom_reaches_command_and_webhook_and_no_secret_is_in_any_co
     }
     with HttpServer({HOOK: page("no", 500)}) as server:
         command = [sys.executable, "-m", "gputop_llm", "watch", "--json", "--demo", "healthy", "--period", "0.25"]
-        command += ["--verbose", "--config", str(config), "--exec", f"{sys.executable} '{script}' --team inference"]
+        command += ["--config", str(config), "--exec", f"{sys.executable} '{script}' --team inference"]
         environment["GPUTOP_LLM_WEBHOOK"] = f"{server.url}{HOOK}\nAuthorization: Bearer HUSH-HEADER"
         watch = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:

@@ -15,10 +15,10 @@ PACKAGE = ROOT / "gputop_llm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Each costs 10 to 500 ms or several MB when it is loaded.
-HEAVY = {"textual", "rich", "torch", "nvtx", "prometheus_client", "urllib3", "psutil", "pynvml"}
+HEAVY = {"textual", "rich", "torch", "nvtx", "numpy", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
 MAY_EXIT = {"cli.py", "tui/app.py", "__main__.py"}
-MAY_SPAWN = {"demo/sources.py", "notify/command.py"}
+MAY_SPAWN = {"demo/sources.py", "notify/command.py", "timeline/nsys_export.py"}
 SPAWNERS = re.compile(
     r"subprocess|multiprocessing|pty|concurrent\.futures\.process"
     r"|os\.(fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[lv]p?e?)"
@@ -71,7 +71,7 @@ def test_a_snapshot_loads_no_screen_and_no_torch():
     loaded = loaded_by("-m", "gputop_llm", "snapshot", "--json", statuses=(0, 3, 4))
 
     assert "gputop_llm.session" in loaded
-    assert top_level(loaded) & {"textual", "rich", "torch", "nvtx"} == set()
+    assert top_level(loaded) & {"textual", "rich", "torch", "nvtx", "numpy"} == set()
 
 
 def test_importing_the_session_loads_nothing_heavy():

@@ -1,0 +1,101 @@
+"""`gputop-llm verdict FILE…`: what a capture says, as text, Markdown or JSON."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from gputop_llm.commands import output
+from gputop_llm.errors import ExitCode, GputopError
+
+#: Between two redraws of the progress line.
+_REDRAW_S = 0.1
+#: Files that are read sooner get no progress line.
+_QUIET_S = 0.3
+
+
+def run(arguments: Namespace) -> int:
+    """Reads the files, prints the verdict; returns 0 when it could be judged, else 4.
+
+    Raises:
+        GputopError: a file can't be read or is no capture.
+        UsageError: the files don't go together.
+    """
+    # Only here: the live monitor never loads NumPy.
+    from gputop_llm.timeline.read import read_capture
+    from gputop_llm.verdict.assemble import judge
+
+    with _interruptible() as stopped, _Progress() as progress:
+        try:
+            timeline = read_capture([Path(name) for name in arguments.files], progress.show, stopped.is_set)
+        except GputopError:
+            if stopped.is_set():
+                raise KeyboardInterrupt from None
+            raise
+    verdict = judge(timeline)
+    if arguments.json:
+        from gputop_llm.report import verdict_json
+
+        output.write_text(verdict_json.verdict_text(verdict) + "\n")
+    elif arguments.markdown:
+        from gputop_llm.report import verdict_markdown
+
+        output.write_text(verdict_markdown.verdict_markdown(verdict))
+    else:
+        from gputop_llm.report import verdict_text
+
+        output.write_text(verdict_text.verdict_text(verdict))
+    return ExitCode.OK if verdict.judged else ExitCode.PARTIAL
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets: the readers then end at the next chunk and remove what they unpacked.
+
+    Within SQLite an exception of a signal's handler would be lost.
+    """
+    stopped = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if stopped.is_set():
+        raise KeyboardInterrupt
+
+
+class _Progress:
+    """One line on standard error, where that is a terminal."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+        self._next = time.monotonic() + _QUIET_S
+        self._shown = False
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and self._stream is not None:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def show(self, share: float) -> None:
+        """Tells the share that is done."""
+        now = time.monotonic()
+        if self._stream is None or now < self._next:
+            return
+        self._next, self._shown = now + _REDRAW_S, True
+        self._stream.write(f"\rreading {100 * min(max(share, 0.0), 1.0):3.0f} %\x1b[K")
+        self._stream.flush()

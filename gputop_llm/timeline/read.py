@@ -1,0 +1,106 @@
+"""Opens captures of any known form, told by what is in the file and never by its name."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from gputop_llm.errors import GputopError, UsageError
+from gputop_llm.timeline.json_stream import MAX_BYTES
+from gputop_llm.timeline.model import Timeline
+from gputop_llm.timeline.nsys_db import MAGIC
+from gputop_llm.timeline.nsys_export import REPORT_MAGIC
+from gputop_llm.timeline.read_kineto import read_kineto
+from gputop_llm.timeline.read_nsys import read_nsys
+from gputop_llm.timeline.unpack import GZIP, XZ, head, shown
+
+Form = Literal["nsys", "kineto"]
+
+_PEEK = 4096
+#: An .xz header may ask for 4 GB of dictionary.
+_XZ_MEMORY_BYTES = 256 << 20
+
+
+def read_capture(
+    paths: Sequence[Path],
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Timeline:
+    """One timeline of a capture, or of several that are ranks of one run.
+
+    `progress` gets the share that is done, 0 to 1.
+
+    Raises:
+        UsageError: the files are of different forms, or one is named twice.
+        GputopError: a file can't be read, is no capture, traces share no moment, or `cancelled` said yes.
+    """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError("a file is named twice", "each file must be another rank of the run")
+    forms = {form_of(path) for path in paths}
+    if len(forms) > 1:
+        raise UsageError(
+            "the files are of different kinds", "one run is read from captures of one kind", "give them one at a time"
+        )
+    if forms == {"nsys"}:
+        return read_nsys(paths, progress, cancelled)
+    timeline = read_kineto(paths, progress, cancelled)
+    if len(paths) > 1:
+        _check_together(timeline)
+    return timeline
+
+
+def _check_together(timeline: Timeline) -> None:
+    """Refuses traces that were not taken at the same time: between them every GPU would look idle."""
+    ops = timeline.ops
+    spans = [
+        (int(ops.start[rows].min()), int(ops.end[rows].max()))
+        for process in range(len(timeline.processes))
+        for rows in (ops.process == process,)
+        if rows.any()
+    ]
+    if len(spans) > 1 and max(start for start, _ in spans) >= min(end for _, end in spans):
+        raise GputopError(
+            "cannot put the traces on one clock",
+            "they share no moment with GPU activity",
+            "give traces of ranks of one run that were taken at the same time, or one at a time",
+        )
+
+
+def form_of(path: Path) -> Form:
+    """What kind of capture a file is, by its first bytes (unpacked, where it is compressed).
+
+    Raises:
+        GputopError: it can't be read, or is none.
+    """
+    first = _first_bytes(path)
+    if first.startswith((MAGIC, REPORT_MAGIC)):
+        return "nsys"
+    if first.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        if not head(path).startswith((GZIP, XZ)) and path.stat().st_size > MAX_BYTES:
+            raise GputopError(
+                f"will not read {shown(path)}",
+                f"it has {path.stat().st_size / 2**30:.0f} GiB, and {MAX_BYTES >> 30} GiB is the limit of a trace",
+                "take a shorter window",
+            )
+        return "kineto"
+    raise GputopError(
+        f"cannot read {shown(path)}",
+        "it is neither an export or report of Nsight Systems nor a Chrome trace of torch.profiler",
+        "give a .sqlite, .nsys-rep, .json or .json.gz file",
+    )
+
+
+def _first_bytes(path: Path) -> bytes:
+    first = head(path, _PEEK)
+    if not first.startswith((GZIP, XZ)):
+        return first
+    try:
+        if first.startswith(GZIP):
+            return zlib.decompressobj(wbits=31).decompress(first, _PEEK)
+        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES).decompress(first, _PEEK)
+    except (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
+        raise GputopError(f"cannot read {shown(path)}", f"its compression is damaged ({error})") from None

@@ -1,0 +1,314 @@
+"""Reads Kineto (torch.profiler) Chrome traces: .json, .json.gz, one file per rank.
+
+Events are parsed one at a time (msgspec) and kept as column values only. Damage that real traces have (Windows paths
+with bare backslashes, NaN, control characters, a cut end) is mended on a second pass, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.json_events import NO_ARGS, Args, Event
+from gputop_llm.timeline.json_stream import Header, TraceFile
+from gputop_llm.timeline.kineto_names import api_name, copy_kind, copy_memories, is_api
+from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Process, Thread, Timeline
+
+OLD_PROFILER_DEVICE = "CUDA functions"
+NO_LAUNCHES = "the trace has no launch correlation"
+
+
+def read_kineto(
+    paths: Sequence[Path],
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Timeline:
+    """One timeline of one trace per rank, on one clock (baseTimeNanoseconds).
+
+    Args:
+        paths: one file per rank, in any order.
+        progress: told the share read, 0 to 1.
+        cancelled: asked now and then; true ends the reading.
+
+    Raises:
+        TraceError: a file can't be read, is no trace, or reading was cancelled.
+    """
+    builder = TimelineBuilder()
+    ranks = [
+        _Rank(builder, TraceFile(path, _share(progress, position, len(paths)), cancelled)).read()
+        for position, path in enumerate(paths)
+    ]
+    warnings = tuple(dict.fromkeys(w for rank in ranks for w in rank.warnings()))
+    recorded = [rank.span for rank in ranks if rank.span is not None]
+    # All ranks must have been recording: the window is what their records share.
+    start = end = 0
+    window_from = "record"
+    if len(recorded) == len(ranks):
+        start, end = max(s for s, _ in recorded), min(e for _, e in recorded)
+    if end <= start:
+        window_from = "activity"
+        start, end = _first_to_last(builder)
+    origin = Origin(
+        format="kineto",
+        files=tuple(str(path) for path in paths),
+        tool=ranks[0].tool,
+        schema=ranks[0].header.schema,
+        window_from=window_from,
+        node_level=any(rank.node_level for rank in ranks),
+        warnings=warnings,
+        missing=_missing(builder, ranks),
+    )
+    return builder.build(origin, start, end)
+
+
+class _Rank:
+    """One file being read into the builder."""
+
+    def __init__(self, builder: TimelineBuilder, file: TraceFile) -> None:
+        self.builder = builder
+        self.file = file
+        self.header = Header()
+        self.process = len(builder.processes)
+        self.span: tuple[int, int] | None = None
+        self.node_level = False
+        self.old_profiler = False
+        self._threads: dict[tuple[Any, Any], int] = {}
+        self._thread_names: dict[tuple[Any, Any], str] = {}
+        self._process_names: dict[Any, str] = {}
+        self._devices: dict[int, int] = {}
+        self._skipped = 0
+        self._main_pid: int | None = None
+        self._base = 0
+
+    @property
+    def tool(self) -> str:
+        """What recorded it."""
+        return "old autograd profiler" if self.old_profiler else f"Kineto ({self.header.runtime or 'CUDA'})"
+
+    def read(self) -> _Rank:
+        """Takes all events of the file."""
+        builder = self.builder
+        builder.processes.append(Process(None))
+        self.header = self.file.header()
+        self._base = self.header.base_ns
+        for event in self.file.events():
+            try:
+                self._take(event)
+            except (TypeError, ValueError, ArithmeticError, AttributeError, OverflowError):
+                self._skipped += 1
+        name = self._process_names.get(self._main_pid) if self._main_pid is not None else None
+        builder.processes[self.process] = Process(self._main_pid, name, self.header.rank)
+        for (pid, tid), position in self._threads.items():
+            builder.threads[position] = Thread(
+                tid if isinstance(tid, int) else None, self.process, self._thread_names.get((pid, tid))
+            )
+        return self
+
+    def warnings(self) -> Iterator[str]:
+        """What a reader of the verdict should know of the file."""
+        yield from self.file.warnings
+        if self._skipped:
+            yield f"{self._skipped} events of {self.file.path.name} could not be understood and were left out"
+        if self.old_profiler:
+            yield "a trace of the old autograd profiler: streams and launches are not recorded in it"
+
+    def _take(self, event: Event) -> None:
+        phase = event.ph
+        if phase == "X":
+            self._take_span(event)
+        elif phase == "M":
+            self._take_name(event)
+
+    def _take_name(self, event: Event) -> None:
+        name = event.args.name if event.args else None
+        if event.name == "thread_name" and isinstance(name, str):
+            self._thread_names[(event.pid, event.tid)] = name.strip()
+        elif event.name == "process_name" and isinstance(name, str):
+            self._process_names[event.pid] = name
+
+    def _take_span(self, event: Event) -> None:
+        category = event.cat.lower() if event.cat else ""
+        start = self._base + _ns(event.ts)
+        end = start if event.dur is None else start + max(0, _ns(event.dur))
+        name = event.name or ""
+        args = event.args or NO_ARGS
+        builder = self.builder
+        if category == "kernel" or category.startswith("gpu_mem"):
+            self._take_device_op(category, name, start, end, args, event)
+        elif is_api(category):
+            correlation = _int(args.correlation, 0)
+            builder.calls.append(start, end, builder.intern(api_name(name)), self._thread(event), correlation)
+        elif category in ("cpu_op", "operator"):
+            shapes = bytes(args.input_dims) or bytes(args.input_dims_old)
+            builder.cpu_ops.append(
+                start,
+                end,
+                builder.intern(name),
+                self._thread(event),
+                builder.intern(_shapes(shapes)) if shapes else -1,
+                _int(args.external_id, -1),
+            )
+        elif category == "user_annotation":
+            builder.ranges.append(start, end, builder.intern(name), self._thread(event))
+        elif category == "trace" and name.startswith("PyTorch Profiler"):
+            self.span = (start, end)
+        elif not category and event.pid == OLD_PROFILER_DEVICE:
+            self.old_profiler = True
+            self._append_op(start, end, Kind.KERNEL, self._device(0), -1, name, 0, args)
+        # All else frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
+
+    def _take_device_op(self, category: str, name: str, start: int, end: int, args: Args, event: Event) -> None:
+        device = self._device(_int(args.device, _int(event.pid, 0)))
+        stream = _int(args.stream, _int(event.tid, -1))
+        kind = {"gpu_memcpy": Kind.COPY, "gpu_memset": Kind.MEMSET}.get(category, Kind.KERNEL)
+        self._append_op(start, end, kind, device, stream, name, _int(args.correlation, 0), args)
+
+    def _append_op(
+        self,
+        start: int,
+        end: int,
+        kind: Kind,
+        device: int,
+        stream: int,
+        name: str,
+        correlation: int,
+        args: Args,
+    ) -> None:
+        direction, source, target = CopyKind.UNKNOWN, Memory.UNKNOWN, Memory.UNKNOWN
+        size = 0
+        if kind is not Kind.KERNEL:
+            size = _int(args.bytes, 0)
+        if kind is Kind.COPY:
+            direction = copy_kind(name)
+            source, target = copy_memories(name)
+        node = _int(args.graph_node_id, -1)
+        graph = _int(args.graph_id, -1)
+        if node > 0:
+            self.node_level = True
+        builder = self.builder
+        builder.ops.append(
+            start,
+            end,
+            int(kind),
+            device,
+            stream,
+            self.process,
+            builder.intern(name),
+            correlation,
+            -1,
+            graph,
+            node,
+            size,
+            int(direction),
+            int(source),
+            int(target),
+            _product(args.grid),
+            _product(args.block),
+        )
+
+    def _device(self, number: int) -> int:
+        """The timeline's number of a device of this rank: its own, unless another rank has taken it."""
+        known = self._devices.get(number)
+        if known is not None:
+            return known
+        taken = {d.number for d in self.builder.devices}
+        free = number if number not in taken else max(taken) + 1
+        described = self.header.devices.get(number)
+        if free != number or (described is None and self.header.rank is not None and taken):
+            label = f"device {number} of rank {self.header.rank}" if self.header.rank is not None else None
+            name = " · ".join(part for part in (described.name if described else None, label) if part) or None
+        else:
+            name = described.name if described else None
+        self.builder.devices.append(
+            Device(
+                number=free,
+                name=name or None,
+                sm_count=described.sm_count if described else None,
+                mem_total_bytes=described.mem_total_bytes if described else None,
+                compute_capability=described.compute_capability if described else None,
+            )
+        )
+        self._devices[number] = free
+        return free
+
+    def _thread(self, event: Event) -> int:
+        key = (event.pid, event.tid)
+        position = self._threads.get(key)
+        if position is None:
+            position = self._threads[key] = len(self.builder.threads)
+            self.builder.threads.append(Thread(None, self.process))
+            if self._main_pid is None and isinstance(event.pid, int):
+                self._main_pid = event.pid
+        return position
+
+
+def _ns(microseconds: Decimal | None) -> int:
+    """Exact nanoseconds: a float of absolute microseconds would lose them."""
+    if microseconds is None:
+        raise ValueError("an event without a time")
+    return int(microseconds * 1000)
+
+
+def _int(value: Any, default: int) -> int:
+    if type(value) is int:
+        return value if -(2**62) < value < 2**62 else default
+    if value is None or isinstance(value, bool):
+        return default
+    try:
+        return int(value)
+    except (TypeError, ValueError, ArithmeticError):
+        return default
+
+
+def _product(extents: Any) -> int:
+    if not isinstance(extents, list):
+        return 0
+    product = 1
+    for extent in extents:
+        product *= _int(extent, 0)
+    return product if 0 <= product < 2**62 else 0
+
+
+def _shapes(shapes: bytes) -> str:
+    return shapes[:400].decode("utf-8", "replace").replace("\n", "").replace("  ", "")
+
+
+def _share(progress: Callable[[float], None] | None, position: int, count: int) -> Callable[[float], None] | None:
+    if progress is None:
+        return None
+    return lambda share: progress((position + share) / count)
+
+
+def _first_to_last(builder: TimelineBuilder) -> tuple[int, int]:
+    """From the first to the last device activity; of host activity where there is none."""
+    for table in (builder.ops, builder.calls, builder.cpu_ops, builder.ranges):
+        if len(table):
+            starts = np.frombuffer(table.columns[0], dtype=np.int64)
+            ends = np.frombuffer(table.columns[1], dtype=np.int64)
+            return int(starts.min()), int(ends.max())
+    return 0, 0
+
+
+def _missing(builder: TimelineBuilder, ranks: Sequence[_Rank]) -> dict[str, str]:
+    missing: dict[str, str] = {"os_waits": "Kineto records no OS waits"}
+    if not len(builder.cpu_ops):
+        missing["cpu_ops"] = (
+            "no CPU operators in the trace (CPU activity was off, or the profiler ran on another thread)"
+        )
+    if not len(builder.ranges):
+        missing["ranges"] = "no user annotations in the trace"
+    if not len(builder.calls):
+        missing["launches"] = NO_LAUNCHES
+    if not len(builder.ops):
+        missing["device_activity"] = (
+            "no device activity in the trace (CUDA activity was off, or the window closed too early)"
+        )
+    if any(rank.old_profiler for rank in ranks):
+        missing["launches"] = NO_LAUNCHES + " (old autograd profiler)"
+        missing["streams"] = "the trace has no streams (old autograd profiler)"
+    return missing

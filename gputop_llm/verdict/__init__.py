@@ -1,0 +1,1 @@
+"""From a timeline to findings: one family per module, pure; a healthy capture gives a healthy verdict."""

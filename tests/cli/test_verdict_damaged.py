@@ -1,0 +1,259 @@
+"""Damaged, foreign and hostile files: one clear sentence each; never a traceback, never a hang."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gputop_llm.cli import main
+from tests.cli.test_verdict import busy_schedule
+from tests.support.captures import CAPTURES
+from tests.support.cli import ROOT
+from tests.support.synth_kineto import to_kineto
+from tests.support.synth_nsys import to_nsys_sqlite
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+NOBODY = 65534
+
+
+def trace(tmp_path):
+    return to_kineto(busy_schedule(), tmp_path / "trace.json")
+
+
+def export(tmp_path):
+    return to_nsys_sqlite(busy_schedule(), tmp_path / "capture.sqlite")
+
+
+def written(tmp_path, data):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    return path
+
+
+def changed(tmp_path, *statements):
+    path = export(tmp_path)
+    database = sqlite3.connect(path)
+    for statement in statements:
+        database.execute(statement)
+    database.commit()
+    database.close()
+    return path
+
+
+def event(**changes):
+    """One kernel event as JSON, with these raw values."""
+    values = {"ts": "10", "dur": "5", "name": '"k"', "args": '{"device":0,"stream":7}', **changes}
+    return '{"ph":"X","cat":"kernel","pid":0,"tid":7,' + ",".join(f'"{k}":{v}' for k, v in values.items()) + "}"
+
+
+def events(*extra):
+    good = [event(ts=str(1000 * n), dur="900") for n in range(40)]
+    return ('{"traceEvents":[' + ",".join([*good, *extra]) + "]}").encode()
+
+
+def sparse(tmp_path, first):
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.write(first)
+        file.truncate(50 << 30)
+    return path
+
+
+def bomb(tmp_path):
+    piece = gzip.compress(b" " * (4 << 20))
+    return written(tmp_path, gzip.compress(b'{"traceEvents":[') + piece * 100)
+
+
+def copy_cut(tmp_path, name, share):
+    whole = (CAPTURES / name).read_bytes()
+    return written(tmp_path, whole[: int(len(whole) * share)])
+
+
+#: what → (how to make it, what the sentence says)
+UNREADABLE = {
+    "missing": (lambda p: p / "none.json", "No such file"),
+    "empty": (lambda p: written(p, b""), "empty"),
+    "a folder": (lambda p: p, "folder"),
+    "text": (lambda p: written(p, b"hello"), "neither"),
+    "a picture": (lambda p: written(p, b"\x89PNG\r\n\x1a\n" + bytes(100)), "neither"),
+    "zeros": (lambda p: written(p, bytes(10_000)), "neither"),
+    "JSON of something else": (lambda p: written(p, b'{"a": [1, 2]}'), "cannot read"),
+    "broken JSON only": (lambda p: written(p, b'{"traceEvents": [{"ph": "X", ,,}]}'), "cannot read"),
+    "gzip of nothing": (lambda p: written(p, b"\x1f\x8b" + b"\xff" * 100), "compression is damaged"),
+    "cut xz": (lambda p: copy_cut(p, "public/nsysai_h100_2gpu_1s.sqlite.xz", 0.5), "ends too early"),
+    "cut SQLite": (lambda p: copy_cut(p, "public/flameox_graph_2025.5.2.sqlite", 0.5), "cut"),
+    "SQLite of something else": (lambda p: other_database(p), "not an export of Nsight Systems"),
+    "needed column missing": (
+        lambda p: changed(p, f"ALTER TABLE {KERNELS} RENAME COLUMN start TO began"),
+        "start",
+    ),
+    "huge and sparse": (lambda p: sparse(p, b""), "neither"),
+    "huge and sparse trace": (lambda p: sparse(p, b'{"traceEvents":['), "limit"),
+    "bomb": (bomb, "times its size"),
+}
+
+
+def other_database(tmp_path):
+    path = tmp_path / "places.sqlite"
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE bookmarks (id INTEGER, url TEXT)")
+    database.commit()
+    database.close()
+    return path
+
+
+def verdict(capsys, path):
+    began = time.monotonic()
+    code = main(["verdict", str(path)])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert time.monotonic() - began < 20
+    return code, out, err
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read_is_one_sentence_and_exit_code_1(capsys, tmp_path, what):
+    make, said = UNREADABLE[what]
+    code, out, err = verdict(capsys, make(tmp_path))
+
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1, err
+    assert said in err
+    assert "failed:" not in err, "a bug, not a sentence"
+
+
+#: what → (how to make it, what a note says, exit code)
+MENDED = {
+    "gzip cut short": (lambda p: copy_cut(p, "h200/kineto_vllm-0.24_cuda-only_0.5s.json.gz", 0.6), "cut off", 0),
+    "JSON cut short": (lambda p: written(p, trace(p).read_bytes()[:-900]), "cut off", 0),
+    "invalid escapes": (lambda p: written(p, events(event(name=r'"torch\cuda\streams"'))), "mended", 0),
+    "NaN": (lambda p: written(p, events(event(dur="NaN"))), "mended", 0),
+    "no time": (lambda p: written(p, events(event(ts='"soon"'))), "left out", 0),
+    "arguments of a wrong type": (lambda p: written(p, events(event(args="[1]"))), "left out", 0),
+    "values of a wrong type": (lambda p: changed(p, f"UPDATE {KERNELS} SET start='x' WHERE rowid=3"), "wrong type", 0),
+}
+
+
+@pytest.mark.parametrize("what", MENDED)
+def test_what_is_damaged_in_part_is_judged_by_the_rest_and_says_so(capsys, tmp_path, what):
+    make, said, expected = MENDED[what]
+    code, out, err = verdict(capsys, make(tmp_path))
+
+    assert (code, err) == (expected, "")
+    assert said in " ".join(out.split())
+
+
+def test_negative_durations_never_make_negative_figures(capsys, tmp_path):
+    code, out, _ = verdict(capsys, written(tmp_path, events(event(dur="-500"))))
+
+    assert code == 0
+    assert "-" not in out.split("GPU coverage")[1].split("Idle")[0].replace("first-to-last", "")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (f"DELETE FROM {KERNELS}",),
+        (f"DROP TABLE {KERNELS}",),
+        (f"DROP TABLE {KERNELS}", "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME"),
+    ],
+)
+def test_an_export_without_kernels_cannot_be_judged(capsys, tmp_path, statements):
+    code, out, err = verdict(capsys, changed(tmp_path, *statements))
+
+    assert (code, err) == (4, "")
+    assert out.startswith("can't judge: ")
+
+
+def test_an_export_without_api_calls_is_judged_and_says_what_is_not_known(capsys, tmp_path):
+    code, out, _ = verdict(capsys, changed(tmp_path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME"))
+
+    assert code == 0
+    assert "not known: launches" in out
+
+
+@pytest.mark.parametrize("text", [b'{"traceEvents": []}', b'{"traceEvents": {"a": 1}}', b"[]"])
+def test_a_trace_with_no_events_cannot_be_judged(capsys, tmp_path, text):
+    code, out, err = verdict(capsys, written(tmp_path, text))
+
+    assert (code, err) == (4, "")
+    assert out.startswith("can't judge: no events were recorded")
+
+
+def test_a_locked_export_says_that_it_is_being_written(capsys, tmp_path):
+    path = export(tmp_path)
+    writer = sqlite3.connect(path, isolation_level=None)
+    try:
+        writer.execute("BEGIN EXCLUSIVE")
+        code, _, err = verdict(capsys, path)
+    finally:
+        writer.close()
+
+    assert code == 1
+    assert "another program is writing it" in err
+
+
+def test_an_export_in_wal_mode_is_read_with_its_log(capsys, tmp_path):
+    path = export(tmp_path)
+    writer = sqlite3.connect(path, isolation_level=None)
+    try:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("CREATE TABLE late (x)")
+        code, out, _ = verdict(capsys, path)
+    finally:
+        writer.close()
+
+    assert code == 0
+    assert "GPU busy" in out
+
+
+def test_a_pipe_is_refused_and_not_waited_for(capsys, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    code, _, err = verdict(capsys, path)
+
+    assert code == 1
+    assert "not a regular file" in err
+
+
+def test_a_file_without_read_permission_is_one_sentence(capsys, tmp_path):
+    path = trace(tmp_path)
+    assert verdict(capsys, path)[0] == 0
+    path.chmod(0)
+    root = os.geteuid() == 0
+    try:
+        if root:  # Nothing is forbidden to root.
+            os.seteuid(NOBODY)
+        code, out, err = verdict(capsys, path)
+    finally:
+        if root:
+            os.seteuid(0)
+
+    assert (code, out) == (1, "")
+    assert "Permission denied" in err
+    assert err.count("\n") == 1
+
+
+def test_a_bomb_takes_little_memory(tmp_path):
+    path = bomb(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    subprocess.run(
+        [sys.executable, "-m", "gputop_llm", "verdict", str(path)], cwd=ROOT, capture_output=True, timeout=60
+    )
+
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 300_000)
+
+
+def test_a_copy_of_a_capture_with_a_wrong_name_is_read(capsys, tmp_path):
+    path = tmp_path / "notes.txt"
+    shutil.copy(CAPTURES / "public/tl_vllm_decode.json.gz", path)
+
+    assert verdict(capsys, path)[0] == 0
