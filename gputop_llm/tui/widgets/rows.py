@@ -92,14 +92,6 @@ class RowsView(LinesView):
         else:
             self.select(key)
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.scroll_rows(WHEEL_ROWS)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.scroll_rows(-WHEEL_ROWS)
-
     def _keep_in_view(self) -> None:
         rows = [row for row, key in self.block.keys.items() if key == self.cursor]
         if rows:
