@@ -1,4 +1,4 @@
-"""What symptoms looked like when they were last seen: their evidence outlives them by an hour."""
+"""What symptoms looked like at their worst: that evidence outlives them by an hour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MOST = 100
 class Found:
     """A symptom at one frame. `held` are the times at which it was raised within the last hour, oldest first.
 
-    `symptom` is None when only those times are known. `state` is "raised", "held back", "pending" or "cleared".
+    `symptom` is None when only those times are known; of one that cleared it is what was seen at its worst: the last
+    readings before it cleared prove little. `state` is "raised", "held back", "pending" or "cleared".
     """
 
     key: str
@@ -29,7 +30,8 @@ class Seen:
     """Takes each frame as it comes, shown or not."""
 
     def __init__(self) -> None:
-        self._raised: dict[str, Symptom] = {}
+        # As it is now, and at its worst.
+        self._raised: dict[str, tuple[Symptom, Symptom]] = {}
         self._cleared: dict[str, tuple[Symptom, float]] = {}
 
     def take(self, frame: Frame) -> None:
@@ -37,8 +39,13 @@ class Seen:
         report = frame.symptoms
         if report is None:
             return
-        now = {s.key: s for s in report.active}
-        for key, gone in self._raised.items():
+        now = {}
+        for symptom in report.active:
+            _, worst = self._raised.get(symptom.key, (symptom, symptom))
+            if (symptom.severity, symptom.agreeing) >= (worst.severity, worst.agreeing):
+                worst = symptom
+            now[symptom.key] = (symptom, worst)
+        for key, (_, gone) in self._raised.items():
             if key not in now:
                 self._cleared.pop(key, None)
                 self._cleared[key] = (gone, frame.at_s)
@@ -65,9 +72,13 @@ class Seen:
                         return Found(key, symptom, state, held)
         ended_s = held[-1].until_s if held else None
         if key in self._cleared:
-            last, at_s = self._cleared[key]
-            return Found(key, last, "cleared", held, at_s if ended_s is None else ended_s)
+            worst, at_s = self._cleared[key]
+            return Found(key, worst, "cleared", held, at_s if ended_s is None else ended_s)
         if key in self._raised and report is None:
             # This frame was not judged: what the last one said may still hold.
-            return Found(key, self._raised[key], "raised", held)
-        return Found(key, self._raised.get(key), "cleared", held, ended_s) if held else None
+            return Found(key, self._raised[key][0], "raised", held)
+        return (
+            Found(key, self._raised[key][1] if key in self._raised else None, "cleared", held, ended_s)
+            if held
+            else None
+        )

@@ -46,7 +46,7 @@ def gone(pid: int, seconds: float) -> bool:
 def test_the_screen_is_drawn_and_q_gives_the_shell_back():
     with tmux(f"sh -c '{RUN}; echo left with $?; sleep 60'") as it:
         screen = it.wait_for("engine-core")
-        for word in ("vLLM 0.24.0", "NVML util", "SM active", "TTFT", "no rules yet"):
+        for word in ("vLLM 0.24.0", "NVML util", "SM active", "TTFT", "no symptoms"):
             assert word in screen
         assert len([line for line in screen.splitlines() if line.strip()]) >= 23
         it.keys("q")

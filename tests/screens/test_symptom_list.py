@@ -9,7 +9,7 @@ from gputop_llm.tui.panels.symptom_list import symptom_list
 from gputop_llm.tui.panels.symptoms import symptoms_panel
 from tests.support import symptom_screens as frames
 from tests.support.frame_parts import AT_S
-from tests.support.screen_text import line_with, screen_lines, screen_text, words_of
+from tests.support.screen_text import line_with, reversed_rows, screen_lines, screen_text, words_of
 
 
 async def test_the_list_is_ranked_with_what_follows_below_its_root(running):
@@ -48,10 +48,9 @@ async def test_arrows_go_from_symptom_to_symptom_and_enter_opens_the_page(runnin
 async def test_both_lines_of_a_chosen_symptom_are_marked_and_in_view(running):
     async with running(frames.eight_capped()) as it:
         await it.press("5", "end")
-        view = it.app.screen.rows
-        marked = [at for at in range(view.size.height) if any(role == "selected" for _, role in view.line_at(at))]
+        marked = reversed_rows(it.app)
         assert len(marked) == 2
-        assert "GPU 7 is held" in screen_lines(it.app)[marked[0] + 2]
+        assert "GPU 7 is held" in screen_lines(it.app)[marked[0]]
 
 
 async def test_what_stands_below_the_last_symptom_can_be_scrolled_to(running):
@@ -218,6 +217,6 @@ async def test_symptoms_cost_little_of_a_frame(running):
         for _ in range(50):
             began = time.thread_time()
             symptoms_panel(frame, (), 120, 12)
-            symptom_list(frame, it.app.view.trails, 120)
+            symptom_list(frame, it.app.view.trails, it.app.seen, 120)
             took.append(time.thread_time() - began)
         assert min(took) < 0.003

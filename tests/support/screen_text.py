@@ -30,6 +30,12 @@ def line_with(app: App, words: str) -> int:
     return next(at for at, line in enumerate(screen_lines(app)) if words in line)
 
 
+def reversed_rows(app: App) -> list[int]:
+    """The rows that are reversed from end to end: what is chosen in a list."""
+    strips = app.screen._compositor.render_strips(app.size)
+    return [at for at, strip in enumerate(strips) if all(part.style and part.style.reverse for part in strip)]
+
+
 def words_of(app: App) -> str:
     """The screen's words, however they are broken into lines."""
     return " ".join(screen_text(app).split())

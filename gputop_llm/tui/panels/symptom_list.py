@@ -23,12 +23,13 @@ from gputop_llm.tui.panels.symptom_words import (
     titled,
 )
 from gputop_llm.tui.panels.timeline_strip import Axis, axis_of, strip
+from gputop_llm.tui.seen import Found, Seen
 from gputop_llm.tui.trails import Trails
 
 _INDENT = 2
 
 
-def symptom_list(frame: Frame, trails: Trails, width: int) -> Block:
+def symptom_list(frame: Frame, trails: Trails, seen: Seen, width: int) -> Block:
     """Two lines per symptom, which lead to its page; then what can only be read."""
     report = frame.symptoms
     if report is None:
@@ -52,7 +53,7 @@ def symptom_list(frame: Frame, trails: Trails, width: int) -> Block:
     if over:
         rows.section("Cleared within the last hour")
         for one in over:
-            rows.add_past(one)
+            rows.add_past(one, seen.find(one.key, frame))
     if report.cant_tell:
         rows.section("Can't tell")
         for line in _cant_tell(report.cant_tell, width):
@@ -101,10 +102,12 @@ class _Rows:
         more = [*facts, [(subject_name(symptom, self._frame), "dim")], [(f"{symptom.confidence} confidence", "dim")]]
         self._both(symptom.key, first, indent, [[(symptom.id, "")], *more])
 
-    def add_past(self, one: Held) -> None:
+    def add_past(self, one: Held, found: Found | None) -> None:
         ended = "" if one.until_s is None else f"–{clock_text(one.until_s)}"
         lasted_s = (one.until_s or one.since_s) - one.since_s
-        first: Line = [(pad("cleared", TAG), "dim"), (printable(one.headline), "")]
+        worst = found.symptom if found else None
+        headline_ = one.headline if worst is None else worst.headline
+        first: Line = [(pad("cleared", TAG), "dim"), (printable(headline_), "")]
         facts: list[list[Run]] = [
             [(one.id, "")],
             [(f"{clock_text(one.since_s)}{ended}", "dim")],

@@ -109,7 +109,7 @@ def _state(found: Found, symptom: Symptom, frame: Frame, width: int) -> list[Lin
     since = "" if symptom.since_s is None else f"since {clock_text(symptom.since_s)}"
     if found.state == "cleared":
         ended = "" if found.cleared_s is None else f" at {clock_text(found.cleared_s)}"
-        text = f"cleared{ended}; below is what was seen last" + (f", it held {since}" if since else "")
+        text = f"cleared{ended}{f', held {since}' if since else ''}; below: as it was at its worst"
         return _told("", text, width, "good")
     duration_s = lasted(symptom, frame.at_s)
     words = since if duration_s is None else f"{since} ({uptime(duration_s)})"

@@ -37,7 +37,7 @@ class SymptomsScreen(MonitorScreen):
         width = self.size.width
         before = self.rows.cursor_row
         self._heading.show(Block([list_heading(view.frame, view.trails, width)]))
-        self.rows.show(symptom_list(view.frame, view.trails, width))
+        self.rows.show(symptom_list(view.frame, view.trails, self.monitor.seen, width))
         if self.rows.cursor_row != before and self.rows.cursor is not None:
             # The ranking changed: what is chosen is followed.
             self.rows.select(self.rows.cursor)
