@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 
+import hypothesis
 import pytest
 
 from tests.support.environment import ORIGINAL, scrubbed
+
+# How long one example takes says how busy the machine is, and nothing else.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -106,20 +106,20 @@ def find_trees(processes: Mapping[int, Process]) -> list[Tree]:
         return []
     children = _children(processes)
     tops = {_top(pid, processes, titles, launches) for pid in (*titles, *launches)}
-    trees = []
+    trees: dict[int, Tree] = {}
     orphans: dict[tuple[int, int], list[Process]] = defaultdict(list)
     for top in sorted(tops):
         if top in launches:
-            trees.append(_tree(processes[top], [processes[top]], children, titles, launches[top]))
+            trees[top] = _tree(processes[top], [processes[top]], children, titles, launches[top])
         elif (launcher := _launcher(processes[top], processes)) is not None:
-            if not any(tree.root.pid == launcher.pid for tree in trees):
-                trees.append(_tree(launcher, [launcher], children, titles, None))
+            if launcher.pid not in trees:
+                trees[launcher.pid] = _tree(launcher, [launcher], children, titles, None)
         else:
             orphans[processes[top].session, processes[top].pgrp].append(processes[top])
     for group in orphans.values():
         oldest = min(group, key=lambda process: (process.zombie, process.start_ticks, process.pid))
-        trees.append(_tree(oldest, group, children, titles, None, orphan=True))
-    return sorted(trees, key=lambda tree: tree.root.pid)
+        trees.setdefault(oldest.pid, _tree(oldest, group, children, titles, None, orphan=True))
+    return [trees[root] for root in sorted(trees)]
 
 
 def _children(processes: Mapping[int, Process]) -> dict[int, list[Process]]:

@@ -22,7 +22,7 @@ def everything_written(tmp_path: Path, *arguments: str, **env: str) -> str:
     written = ""
     for form in ([], ["--json"]):
         ended = run_cli(
-            "snapshot", "-v", "--period", "0.25", *form, *arguments, env=environment(XDG_STATE_HOME=str(state), **env)
+            "snapshot", "--period", "0.25", *form, *arguments, env=environment(XDG_STATE_HOME=str(state), **env)
         )
         assert ended.stdout, ended.stderr
         written += ended.stdout + ended.stderr

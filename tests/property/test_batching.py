@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_llm.demo.batching import Engine
@@ -53,7 +53,6 @@ def seen(model):
 
 
 @given(all_limits(), all_arrivals(), st.lists(st.floats(0.0005, 0.3), max_size=60))
-@settings(deadline=None)
 def test_every_request_is_waiting_running_or_finished_and_the_pool_is_never_overdrawn(limits, arrivals, steps_s):
     model, now_s = engine(limits, arrivals), 0.0
     for step_s in steps_s:
@@ -67,7 +66,6 @@ def test_every_request_is_waiting_running_or_finished_and_the_pool_is_never_over
 
 
 @given(all_limits(), all_arrivals())
-@settings(deadline=None)
 def test_in_the_end_all_has_been_served_counted_once_and_freed(limits, arrivals):
     model = engine(limits, arrivals)
     model.advance(FAR_S)
@@ -93,7 +91,6 @@ def test_in_the_end_all_has_been_served_counted_once_and_freed(limits, arrivals)
 
 
 @given(all_limits(), all_arrivals())
-@settings(deadline=None)
 def test_a_drained_engine_serves_like_a_fresh_one(limits, arrivals):
     def alone(at_s):
         return Arrival(at_s, prompt_tokens=150, output_tokens=40, max_tokens=40)
@@ -109,7 +106,6 @@ def test_a_drained_engine_serves_like_a_fresh_one(limits, arrivals):
 
 
 @given(all_limits(), all_arrivals())
-@settings(deadline=None)
 def test_tokens_scheduled_are_tokens_observed(limits, arrivals):
     model = engine(limits, arrivals)
     model.advance(FAR_S)
@@ -127,7 +123,6 @@ def test_tokens_scheduled_are_tokens_observed(limits, arrivals):
 
 
 @given(all_limits(), all_arrivals())
-@settings(deadline=None)
 def test_the_phases_of_a_request_add_up_to_its_whole_time(limits, arrivals):
     model = engine(limits, arrivals)
     model.advance(FAR_S)
@@ -147,7 +142,6 @@ def test_the_phases_of_a_request_add_up_to_its_whole_time(limits, arrivals):
 
 
 @given(all_limits(), all_arrivals(), st.lists(st.floats(0.0005, 0.5), min_size=1, max_size=60))
-@settings(deadline=None)
 def test_how_finely_time_is_advanced_changes_nothing(limits, arrivals, steps_s):
     coarse, fine = engine(limits, arrivals), engine(limits, arrivals)
     for step in range(len(steps_s)):

@@ -65,7 +65,6 @@ def lines(draw) -> str:
     return f"{series} {draw(numbers)}{stamp}"
 
 
-@settings(deadline=None)
 @given(st.lists(lines(), max_size=12))
 def test_any_well_formed_page_reads_as_prometheus_client_reads_it_at_every_scrape(page):
     needed = frozenset({"vllm:num_requests_running", "vllm:generation_tokens_total"})
@@ -80,7 +79,7 @@ def test_any_well_formed_page_reads_as_prometheus_client_reads_it_at_every_scrap
 junk = st.text(alphabet=st.sampled_from(list('vllm:a{}="\\ ,#0123.eE+-_naN\t\r\x00é')), max_size=40)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(junk, st.text(max_size=40).map(lambda t: t.replace("\n", " ")), lines()), max_size=12))
 def test_no_text_makes_it_fail_and_every_line_is_read_or_counted(page):
     parser = TextParser(frozenset({"vllm:num_requests_running", "vllm:generation_tokens_total", "a"}))
@@ -93,7 +92,6 @@ def test_no_text_makes_it_fail_and_every_line_is_read_or_counted(page):
     assert all(isinstance(value, float) for rows in again.needed.values() for _, value in rows)
 
 
-@settings(deadline=None)
 @given(st.lists(lines(), max_size=8), junk)
 def test_a_bad_line_costs_nothing_but_itself(page, bad):
     needed = frozenset({"vllm:num_requests_running", "vllm:generation_tokens_total"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_llm.model import EngineReading, EngineSeries, Histogram
@@ -77,7 +77,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(steps, st.booleans())
 def test_no_rate_is_negative_and_none_reaches_over_a_restart(life, tells_its_start):
     tracker = EngineTracker(10.0)

@@ -233,3 +233,13 @@ def test_a_root_that_is_pid_1_of_a_container_is_a_root():
 
 def test_a_loop_of_parents_ends():
     assert len(trees(process(10, "VLLM::EngineCore", 11), process(11, "VLLM::EngineCore", 10))) <= 2
+
+
+def test_a_server_in_a_loop_of_parents_is_one_engine():
+    """A table that was read while processes ended and their numbers were given away again."""
+    looped = trees(
+        process(1, "VLLM::EngineCore", 6, pgrp=1),
+        process(6, "VLLM::EngineCore", 7, pgrp=1),
+        process(7, ("vllm", "serve", "m"), 1, pgrp=1),
+    )
+    assert len({tree.root.pid for tree in looped}) == len(looped)
