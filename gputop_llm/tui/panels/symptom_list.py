@@ -173,6 +173,6 @@ def _subjects(subjects: Iterable[Subject]) -> str:
     numbers = [subject.key.removeprefix("gpu:") for subject in found if subject.key.startswith("gpu:")]
     gpus = tuple(sorted(int(number) for number in numbers if number.isdecimal()))
     if len(gpus) < 2 or len(gpus) != len(numbers):
-        return ", ".join(printable(subject.label) for subject in found)
-    rest = [printable(subject.label) for subject in found if not subject.key.startswith("gpu:")]
+        return ", ".join(dict.fromkeys(printable(subject.label) for subject in found))
+    rest = dict.fromkeys(printable(subject.label) for subject in found if not subject.key.startswith("gpu:"))
     return ", ".join([f"GPUs {ranges(gpus)}", *rest])

@@ -153,7 +153,6 @@ def _seen(evidence: Evidence, label: int, width: int) -> list[Line]:
         facts.append(f"limit: {printable(evidence.threshold_origin)}")
     tail = " · ".join(facts)
     indent = label + VALUE + LIMIT + 2
-    overridden = evidence.threshold_origin not in (None, "default")
     words = wrapped(name, label - 1) or [[("", "")]]
     first = "".join(part for part, _ in words[0])
     line: Line = [(pad(first, label), "")]
@@ -164,7 +163,7 @@ def _seen(evidence: Evidence, label: int, width: int) -> list[Line]:
     if cells(text) < VALUE:
         line += [
             (pad(text, VALUE, right=True), "strong"),
-            (pad(threshold, LIMIT, right=True), "warn" if overridden else ""),
+            (pad(threshold, LIMIT, right=True), ""),
             ("  ", ""),
         ]
         if cells(tail) <= width - indent:
