@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop_llm.model import Frame, Target
@@ -114,7 +115,7 @@ class StatusLine:
     zones: tuple[tuple[int, int, str], ...]
 
 
-def status_line(state: State, width: int) -> StatusLine:
+def status_line(state: State, width: int, commands: Sequence[Command] = COMMANDS) -> StatusLine:
     """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
     line: Line = []
     if state.simulated is not None:
@@ -130,7 +131,7 @@ def status_line(state: State, width: int) -> StatusLine:
     used = width_of(line)
     tail: Line = [(f" {state.more_below} more lines ↓", "dim")] if state.more_below else []
     room = width - width_of(tail)
-    for command in sorted((c for c in COMMANDS if c.footer), key=lambda c: c.footer):
+    for command in sorted((c for c in commands if c.footer), key=lambda c: c.footer):
         runs = _key_runs(command, state)
         size = width_of(runs)
         if used + size > room:
