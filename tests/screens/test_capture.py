@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from gputop_llm.tui.terminal import Terminal
 from tests.support.capture_app import judged, showing
 from tests.support.captures import field_case
 from tests.support.screen_text import assert_golden, screen_lines, screen_text
+from tests.support.synth import Simulation
+from tests.support.synth_kineto import to_kineto
 from tests.support.timelines import KINETO_VLLM_CPU, NO_KERNELS, NSYS_VLLM, OFFLOAD
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -289,6 +292,42 @@ async def test_a_real_file_is_read_and_shown():
         await pilot.pause()
         await pilot.pause()
         assert "trace.json" in screen_lines(app)[0]
+
+
+HOSTILE = "\x1b[31mgemm\x1b]0;owned\x07[bold]x[/bold]\u202eevil\n# heading"
+
+
+@pytest.mark.parametrize("keys", [(), ("enter",), ("2",), ("g",), ("k", "2", "k", "plus"), ("s",)])
+async def test_names_of_a_capture_are_shown_inert(tmp_path, keys):
+    simulation = Simulation()
+    process = simulation.process(4000, HOSTILE)
+    host = simulation.host(process, device=0, name=HOSTILE)
+    for _ in range(60):
+        with host.op(HOSTILE), host.range(HOSTILE):
+            host.launch(7, 400_000, HOSTILE)
+            host.run(900_000)
+            host.sync(7)
+    file = to_kineto(simulation.schedule(), tmp_path / "\x1b[2Jtrace[b].json")
+    app = verdict_app.VerdictApp([file], Terminal(256, False))
+    async with app.run_test(size=(120, 40)) as pilot:
+        while app.opened is None or app.screen.command != "verdict":
+            assert app.failure is None
+            await pilot.pause(0.01)
+        await pilot.press(*keys)
+        await pilot.pause()
+        shown = screen_text(app)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e]", shown)
+        assert "trace[b].json" in shown
+        assert keys or "[bold]" in app.screen.text()
+
+
+async def test_the_first_row_brings_back_what_stands_above_it():
+    async with showing(NSYS_VLLM) as it:
+        before = screen_lines(it.app)
+        await it.press("end")
+        assert screen_lines(it.app) != before
+        await it.press("home")
+        assert screen_lines(it.app) == before
 
 
 async def test_a_file_that_is_no_capture_ends_the_display_with_its_sentence(tmp_path):

@@ -81,7 +81,9 @@ class RowsView(LinesView):
         row = next((row for row, key in self.block.keys.items() if key == self.cursor), None)
         if row is not None:
             low = row - self.size.height + 1
-            self.offset_rows = min(max(self.offset_rows, low), row)
+            # With the first row, what stands above it comes back.
+            high = max(low, 0) if row == min(self.block.keys) else row
+            self.offset_rows = min(max(self.offset_rows, low), high)
         self._draw()
 
     def _row(self, at: int) -> tuple[Run, ...]:
