@@ -144,7 +144,17 @@ def _parser() -> argparse.ArgumentParser:
     form = verdict.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="JSON instead of text (docs/verdict.md)")
     form.add_argument("--markdown", action="store_true", help="a Markdown page instead of text")
+    verdict.add_argument("--perfetto", metavar="OUT", help="also write it as a trace for Perfetto: .json or .json.gz")
     verdict.set_defaults(command="verdict")
+
+    opened = commands.add_parser(
+        "open",
+        help="the same, full-screen, with a picture of the window",
+        description="Reads captures as `verdict` does, and shows full-screen what they say, with a timeline.",
+    )
+    opened.add_argument("files", nargs="+", metavar="FILE", help="a capture; several are ranks of one run")
+    opened.add_argument("--ascii", action="store_true", default=argparse.SUPPRESS, help="draw with ASCII only")
+    opened.set_defaults(command="open")
 
     for command in (snapshot, watch, check, demo):
         simulated = command.add_argument_group("simulated node")

@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from gputop_llm.commands import output
-from gputop_llm.errors import ExitCode, GputopError
+from gputop_llm.errors import ExitCode, GputopError, UsageError
 
 #: Between two redraws of the progress line.
 _REDRAW_S = 0.1
@@ -25,16 +25,22 @@ def run(arguments: Namespace) -> int:
     """Reads the files, prints the verdict; returns 0 when it could be judged, else 4.
 
     Raises:
-        GputopError: a file can't be read or is no capture.
-        UsageError: the files don't go together.
+        GputopError: a file can't be read or is no capture, or the trace can't be written.
+        UsageError: the files don't go together, or one of them is also to be written.
     """
     # Only here: the live monitor never loads NumPy.
     from gputop_llm.timeline.read import read_capture
     from gputop_llm.verdict.assemble import judge
 
+    files = [Path(name) for name in arguments.files]
+    written = None if arguments.perfetto is None else _distinct(Path(arguments.perfetto), files)
     with _interruptible() as stopped, _Progress() as progress:
         try:
-            timeline = read_capture([Path(name) for name in arguments.files], progress.show, stopped.is_set)
+            timeline = read_capture(files, progress.show, stopped.is_set)
+            if written is not None:
+                from gputop_llm.report.perfetto import write_perfetto
+
+                write_perfetto(written, timeline, cancelled=stopped.is_set)
         except GputopError:
             if stopped.is_set():
                 raise KeyboardInterrupt from None
@@ -53,6 +59,13 @@ def run(arguments: Namespace) -> int:
 
         output.write_text(verdict_text.verdict_text(verdict))
     return ExitCode.OK if verdict.judged else ExitCode.PARTIAL
+
+
+def _distinct(path: Path, files: Sequence[Path]) -> Path:
+    """The path to write to, which must be none of those that are read."""
+    if path.resolve() in [file.resolve() for file in files]:
+        raise UsageError("--perfetto names the capture itself", "it would be overwritten", "give another name")
+    return path
 
 
 @contextmanager

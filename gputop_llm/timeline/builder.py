@@ -115,7 +115,7 @@ class Columns:
         for name in self.names:
             # One column at a time: the peak is one copy of one column, not of the table.
             values = table[name] if name == "start" else self._take(name)
-            table[name] = values if order is None else values[order]
+            table[name] = _one_for_all(values if order is None else values[order])
         return self.table(**table)
 
     def _take(self, name: str) -> Any:
@@ -125,6 +125,16 @@ class Columns:
             return extended
         rows = _narrow(name, np.frombuffer(appended, dtype=np.int64))
         return np.concatenate((extended, rows)) if len(extended) else rows
+
+
+def _one_for_all(values: Any) -> Any:
+    """The column, or one value that stands for every row where all are the same (one device, no graphs, no copies).
+
+    In most captures that is half of the columns.
+    """
+    if len(values) > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
+        return np.broadcast_to(values[:1].copy(), len(values))
+    return values
 
 
 def _dtype(name: str) -> Any:

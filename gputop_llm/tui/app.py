@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import logging
 import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import ClassVar, cast
 
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from gputop_llm.config import Config
-from gputop_llm.errors import GputopError
 from gputop_llm.model import Frame
 from gputop_llm.session import Session
 from gputop_llm.tui import terminal
@@ -27,18 +22,14 @@ from gputop_llm.tui.panels.frame_edges import State
 from gputop_llm.tui.screens.base import MonitorScreen, View
 from gputop_llm.tui.screens.overview import Overview
 from gputop_llm.tui.seen import Seen
-from gputop_llm.tui.skin import Skin
+from gputop_llm.tui.terminal_app import TerminalApp
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import seconds
 
-log = logging.getLogger(__name__)
-
 # How often a display that gets no frames says how old it is.
 STALL_CHECK_S = 2.0
-MESSAGE_S = 6.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
-HANGUP_EXIT = 128 + signal.SIGHUP
 OVERLAYS = ("targets", "help", "palette")
 
 
@@ -52,7 +43,7 @@ def _later(module: str, name: str) -> Callable[[], Screen[None]]:
     return make
 
 
-class MonitorApp(App[int], inherit_bindings=False):
+class MonitorApp(TerminalApp, inherit_bindings=False):
     """Shows what a session sees.
 
     Args:
@@ -61,10 +52,6 @@ class MonitorApp(App[int], inherit_bindings=False):
         term: what the terminal can show.
     """
 
-    ENABLE_COMMAND_PALETTE = False
-    ESCAPE_TO_MINIMIZE = False
-    AUTO_FOCUS = None
-    CSS = "Screen { scrollbar-size: 0 0; }"
     SCREENS: ClassVar[dict[str, Callable[[], Screen[None]]]] = {
         "gpus": _later("gpus", "GpusScreen"),
         "engine": _later("engine", "EngineScreen"),
@@ -82,28 +69,17 @@ class MonitorApp(App[int], inherit_bindings=False):
     ]
 
     def __init__(self, session: Session, config: Config, term: terminal.Terminal) -> None:
-        super().__init__(ansi_color=True)
-        self.theme = "ansi-dark"
-        self.animation_level = "none"
+        super().__init__(term)
         self.session = session
         self.config = config
-        self.skin = Skin(term.colours, term.ascii_only)
         self.selected_gpu: int | None = None
         self.selected_symptom: str | None = None
         self.seen = Seen()
         self._trails = Trails(session.history)
         self._paused: Frame | None = None
         self._shown: Frame | None = None
-        self._message: str | None = None
         self._picker_offered = False
         self.view = View(None, self._trails, self._state())
-        self.failed = False
-
-    def _fatal_error(self) -> None:
-        """Ends the app after a bug. Textual would print a traceback with all local values, secrets among them."""
-        log.error("the display failed", exc_info=self._exception)
-        self.failed = True
-        self._close_messages_no_wait()
 
     # -- life ------------------------------------------------------------------
 
@@ -111,42 +87,27 @@ class MonitorApp(App[int], inherit_bindings=False):
         return Overview()
 
     def on_mount(self) -> None:
-        if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGHUP, signal.SIGTERM):
-                loop.add_signal_handler(number, self.leave, 128 + number)
-            terminal.watch(self._terminal_gone)
+        self.guard_terminal()
         self.set_interval(STALL_CHECK_S, self._check_stall)
-        # The screen that a shell leaves behind has nothing of ours on it.
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.session.start(self._frame_came)
 
     def _frame_came(self, _frame: Frame) -> None:
         """Called from the session's thread."""
         self.post_message(FrameReady())
 
-    def leave(self, code: int) -> None:
-        """Ends the program after a signal."""
-        if terminal.still_there():
-            self.exit(code)
-        else:
-            self._terminal_gone()
-
-    def _terminal_gone(self) -> None:
-        """Ends at once: writing to a lost terminal may block for ever, and there is nothing to restore."""
+    def let_go(self) -> None:
         stop_session(self.session)
-        os._exit(HANGUP_EXIT)
 
     def _check_stall(self) -> None:
         if self._stalled_s() is not None:
-            self._refresh_view()
+            self.refresh_view()
 
     # -- frames ----------------------------------------------------------------
 
     def on_frame_ready(self) -> None:
-        self._refresh_view()
+        self.refresh_view()
 
-    def _refresh_view(self) -> None:
+    def refresh_view(self) -> None:
         newest = self.session.latest
         frame = self._paused or newest
         if frame is not None:
@@ -181,7 +142,7 @@ class MonitorApp(App[int], inherit_bindings=False):
             paused_s=paused_s,
             stalled_s=self._stalled_s(),
             simulated=self._shown.simulated if self._shown else None,
-            message=self._message,
+            message=self.message,
         )
 
     def _stalled_s(self) -> float | None:
@@ -193,31 +154,6 @@ class MonitorApp(App[int], inherit_bindings=False):
         return age_s if age_s > max(3.0, 3 * self.session.period_s) else None
 
     # -- commands --------------------------------------------------------------
-
-    def action_run(self, name: str) -> None:
-        self.run_command(name)
-
-    async def action_back(self) -> None:
-        if len(self.screen_stack) > 1:
-            self.pop_screen()
-
-    def run_command(self, name: str) -> None:
-        """Does what the command says; a failure is told on the status line."""
-        try:
-            getattr(self, f"do_{name}")()
-        except GputopError as failure:
-            self.say(f"▲ {failure.sentence()}")
-
-    def say(self, message: str) -> None:
-        """Shows a sentence on the status line for a while."""
-        self._message = message
-        self.set_timer(MESSAGE_S, lambda: self._unsay(message))
-        self._refresh_view()
-
-    def _unsay(self, message: str) -> None:
-        if self._message == message:
-            self._message = None
-            self._refresh_view()
 
     def follow_key(self, key: str) -> None:
         """Goes where a clicked row leads."""
@@ -306,7 +242,7 @@ class MonitorApp(App[int], inherit_bindings=False):
 
     def do_pause(self) -> None:
         self._paused = None if self._paused is not None else self.session.latest
-        self._refresh_view()
+        self.refresh_view()
 
     def do_faster(self) -> None:
         self._set_period(step_period(self.session.period_s, faster=True))
@@ -330,12 +266,6 @@ class MonitorApp(App[int], inherit_bindings=False):
         picture = self.export_screenshot(title="gputop-llm")
         self.say(f"saved {save(picture, 'svg', self.session.clock.wall())}")
 
-    def do_suspend(self) -> None:
-        self.action_suspend_process()
-
-    def do_quit(self) -> None:
-        self.exit(0)
-
 
 def stop_session(session: Session) -> None:
     """Stops the session; a source that hangs is left behind after `STOP_WAIT_S`."""
@@ -356,10 +286,5 @@ def run(session: Session, config: Config) -> int:
         code = app.run()
     finally:
         stop_session(session)
-    if app.failed:
-        raise GputopError(
-            "the display failed",
-            "a bug in this program",
-            "the log has the details; `gputop-llm snapshot` needs no display",
-        )
+    app.check_failed()
     return code if code is not None else app.return_code or 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,12 +19,21 @@ def save(content: str, suffix: str, wall_s: float) -> Path:
     Raises:
         GputopError: neither folder can be written.
     """
+    return save_by(lambda draft: _fill(draft, content), suffix, wall_s)
+
+
+def save_by(write: Callable[[Path], object], suffix: str, wall_s: float) -> Path:
+    """The same for what `write` puts into the file that it is given.
+
+    Raises:
+        GputopError: neither folder can be written.
+    """
     name = f"gputop-llm-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(wall_s))}"
     reasons = []
     for folder in _folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return _write(folder, name, suffix, content)
+            return _write(folder, name, suffix, write)
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror or error}")
     raise GputopError("cannot save the screen", "; ".join(reasons) or "there is no folder for it")
@@ -39,11 +49,16 @@ def _folders() -> list[Path]:
     return folders
 
 
-def _write(folder: Path, name: str, suffix: str, content: str) -> Path:
+def _fill(path: Path, content: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(content)
+
+
+def _write(folder: Path, name: str, suffix: str, write: Callable[[Path], object]) -> Path:
     handle, draft = tempfile.mkstemp(prefix=".gputop-llm-", dir=folder)
+    os.close(handle)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
+        write(Path(draft))
         for count in range(1, 1000):
             path = folder / (f"{name}.{suffix}" if count == 1 else f"{name}-{count}.{suffix}")
             try:

@@ -25,6 +25,18 @@ _ROLES: dict[str, tuple[bool, bool, bool, int | None, str | None]] = {
     "key": (True, False, False, None, None),
     "badge": (True, False, True, 202, "yellow"),
     "selected": (False, False, True, None, None),
+    # The picture of a timeline: each cause and phase has a letter too.
+    "named": (False, False, True, None, None),
+    "cause-sync": (True, False, False, 202, "yellow"),
+    "cause-alloc": (True, False, False, 133, "magenta"),
+    "cause-launch": (False, False, False, 33, "cyan"),
+    "cause-os": (False, False, False, 67, "blue"),
+    "cause-framework": (False, False, False, 71, "green"),
+    "cause-host": (False, False, False, 172, "red"),
+    "cause-queued": (False, True, False, 245, None),
+    "phase-decode": (False, False, False, 67, "blue"),
+    "phase-prefill": (True, False, False, 172, "yellow"),
+    "phase-mixed": (True, False, False, 133, "magenta"),
 }
 
 _TABLE = str.maketrans(
@@ -34,6 +46,7 @@ _TABLE = str.maketrans(
         "▲": "!", "▼": "v", "↑": "^", "↓": "v", "→": ">", "←": "<", "▸": ">", "●": "*", "○": "o", "◆": "+",
         "·": "|", "–": "-", "—": "-", "…": "~", "≤": "<", "≥": ">", "×": "x", "°": " ",
         "µ": "u", "μ": "u", "“": '"', "”": '"', "’": "'", "Δ": "d",
+        "÷": "/", "−": "-", "±": "~", "∪": "U", "Σ": "S",
     }
 )  # fmt: skip
 

@@ -40,9 +40,12 @@ _TOLD_DIAGNOSTICS = ("error", "warning")
 _MOST_DIAGNOSTICS = 5
 
 
-def judge(timeline: Timeline) -> Verdict:
-    """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged."""
-    context = Context(timeline)
+def judge(timeline: Timeline, context: Context | None = None) -> Verdict:
+    """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged.
+
+    A `context` of the timeline keeps what was worked out for whoever draws it afterwards.
+    """
+    context = context or Context(timeline)
     done = analysed(context)
     ranked = tuple(sorted(done.findings, key=_rank))
     refused = refusal(context)

@@ -111,6 +111,32 @@ def test_the_form_is_told_by_content_and_not_by_name(capsys, tmp_path):
     assert json.loads(verdict(capsys, str(export), "--json")[1])["capture"]["format"] == "nsys"
 
 
+def test_perfetto_writes_a_trace_that_reads_back_with_the_same_verdict(capsys, tmp_path):
+    written = tmp_path / "out.json.gz"
+    code, out, err = verdict(capsys, HEALTHY, "--perfetto", str(written))
+    again = verdict(capsys, str(written))
+
+    assert (code, err) == (0, "")
+    assert again[1].splitlines()[0] == out.splitlines()[0]
+
+
+def test_perfetto_never_overwrites_the_capture(capsys, tmp_path):
+    trace = to_kineto(busy_schedule(), tmp_path / "trace.json")
+    before = trace.read_bytes()
+    code, out, err = verdict(capsys, str(trace), "--perfetto", str(tmp_path / "." / "trace.json"))
+
+    assert (code, out) == (2, "")
+    assert "the capture itself" in err
+    assert trace.read_bytes() == before
+
+
+def test_open_without_a_terminal_is_wrong_usage_and_reads_nothing():
+    done = run_cli("open", "no-such-file.json")
+
+    assert done.returncode == 2
+    assert "not a terminal" in done.stderr
+
+
 def test_several_traces_are_ranks_of_one_run(capsys, tmp_path):
     schedule = busy_schedule(ranks=2)
     paths = [str(to_kineto(schedule, tmp_path / f"rank{n}.json", process=n, rank=n)) for n in range(2)]

@@ -260,11 +260,11 @@ async def test_a_frame_is_drawn_within_its_budget(running):
         steps = list(frames.moving(frames.eight_gpus(), 40))
         for step in steps[:10]:
             it.session.push(step)
-            it.app._refresh_view()
+            it.app.refresh_view()
         began = time.thread_time()
         for step in steps[10:]:
             it.session.push(step)
-            it.app._refresh_view()
+            it.app.refresh_view()
         assert (time.thread_time() - began) / 30 < 0.025
 
 

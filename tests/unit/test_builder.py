@@ -122,6 +122,26 @@ def test_columns_cut_out_of_a_wider_array_keep_their_values():
     assert table.thread.tolist() == [5, 5, 5, 5]
 
 
+def test_a_value_that_all_rows_share_is_kept_once():
+    columns = Columns(Ranges)
+    columns.extend(start=np.array([20, 10, 30]), end=np.array([25, 15, 35]), name_id=np.array([1, 2, 1]), thread=5)
+
+    table = columns.freeze()
+
+    assert table.thread.tolist() == [5, 5, 5]
+    assert (table.thread.dtype, table.thread.strides) == (np.int32, (0,))
+    assert table.take(table.start > 10).thread.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("names", [[7], [7, 8, 7], [7, 7, 8]])
+def test_a_value_that_most_rows_share_does_not_stand_for_the_others(names):
+    columns = Columns(Ranges)
+    for start, name in enumerate(names):
+        columns.append(start, start + 1, name, 0)
+
+    assert columns.freeze().name_id.tolist() == names
+
+
 def test_columns_of_unequal_length_are_refused():
     columns = Columns(Ranges)
 

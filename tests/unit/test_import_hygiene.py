@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Each costs 10 to 500 ms or several MB when it is loaded.
 HEAVY = {"textual", "rich", "torch", "nvtx", "numpy", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
-MAY_EXIT = {"cli.py", "tui/app.py", "__main__.py"}
+MAY_EXIT = {"cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
 MAY_SPAWN = {"demo/sources.py", "notify/command.py", "timeline/nsys_export.py"}
 SPAWNERS = re.compile(
     r"subprocess|multiprocessing|pty|concurrent\.futures\.process"
@@ -89,6 +89,14 @@ def test_importing_the_session_loads_no_rule():
     assert {
         m for m in loaded if m.startswith(("gputop_llm.symptoms.rules", "gputop_llm.notify", "gputop_llm.store"))
     } == set()
+
+
+def test_the_monitor_loads_no_timeline():
+    loaded = loaded_by("-c", "import gputop_llm.tui.app, gputop_llm.tui.screens.help, gputop_llm.commands.tui")
+
+    assert "gputop_llm.tui.app" in loaded
+    assert "numpy" not in top_level(loaded)
+    assert {m for m in loaded if m.startswith(("gputop_llm.timeline", "gputop_llm.verdict"))} == set()
 
 
 @pytest.mark.parametrize("heavy", ["textual", "psutil", "urllib3"])

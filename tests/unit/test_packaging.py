@@ -57,6 +57,8 @@ def test_the_monitor_needs_neither_torch_nor_nvtx_and_the_extras_bring_them(meta
         "prometheus-client",
         "urllib3",
         "platformdirs",
+        "numpy",
+        "msgspec",
         "tomli",
     }
     assert requirements(metadata, "agent") - requirements(metadata, "") == {"torch", "nvtx"}

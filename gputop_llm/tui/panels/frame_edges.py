@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop_llm.model import Frame, Target
@@ -114,7 +115,7 @@ class StatusLine:
     zones: tuple[tuple[int, int, str], ...]
 
 
-def status_line(state: State, width: int) -> StatusLine:
+def status_line(state: State, width: int, commands: Sequence[Command] = COMMANDS) -> StatusLine:
     """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
     line: Line = []
     if state.simulated is not None:
@@ -130,7 +131,7 @@ def status_line(state: State, width: int) -> StatusLine:
     used = width_of(line)
     tail: Line = [(f" {state.more_below} more lines ↓", "dim")] if state.more_below else []
     room = width - width_of(tail)
-    for command in _with_room(state, room - used):
+    for command in _with_room(commands, state, room - used):
         runs = _key_runs(command, state)
         size = width_of(runs)
         zones.append((used, used + size, command.name))
@@ -141,15 +142,15 @@ def status_line(state: State, width: int) -> StatusLine:
     return StatusLine(fit([*fit(line, room), *tail], width), tuple(zones))
 
 
-def _with_room(state: State, room: int) -> list[Command]:
+def _with_room(commands: Sequence[Command], state: State, room: int) -> list[Command]:
     """The commands that fit into `room`, in the order of the table."""
     found: set[str] = set()
-    for command in sorted((c for c in COMMANDS if c.footer), key=lambda c: _claim(c, state)):
+    for command in sorted((c for c in commands if c.footer), key=lambda c: _claim(c, state)):
         size = width_of(_key_runs(command, state))
         if size <= room:
             found.add(command.name)
             room -= size + 2
-    return [c for c in COMMANDS if c.name in found]
+    return [c for c in commands if c.name in found]
 
 
 def _claim(command: Command, state: State) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from gputop_llm.tui.commands import COMMANDS
+from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, pad, rule, wrapped
 from gputop_llm.tui.screens.base import View
 from gputop_llm.tui.screens.page import PageScreen
@@ -47,19 +48,22 @@ class HelpScreen(PageScreen):
     """Drawn from the command table."""
 
     command = "help"
+    commands: ClassVar[Sequence[Command]] = COMMANDS
+    more_keys: ClassVar[Sequence[tuple[str, str]]] = MORE_KEYS
+    words: ClassVar[Sequence[tuple[str, str]]] = WORDS
 
     def lines(self, view: View, width: int) -> Sequence[Line]:
         lines: list[Line] = []
-        for group in dict.fromkeys(c.group for c in COMMANDS):
+        for group in dict.fromkeys(c.group for c in self.commands):
             lines.append(rule([(group, "title")], width))
-            for command in COMMANDS:
+            for command in self.commands:
                 if command.group == group:
                     lines += _entry(_keys(command.keys), command.help, KEY_WIDTH, width)
         lines.append(rule([("Moving", "title")], width))
-        for keys, text in MORE_KEYS:
+        for keys, text in self.more_keys:
             lines += _entry(keys, text, KEY_WIDTH, width)
         lines.append(rule([("Words", "title")], width))
-        for word, text in WORDS:
+        for word, text in self.words:
             lines += _entry(word, text, WORD_WIDTH, width)
         return lines
 

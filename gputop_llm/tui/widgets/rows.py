@@ -96,7 +96,9 @@ class RowsView(LinesView):
         rows = [row for row, key in self.block.keys.items() if key == self.cursor]
         if rows:
             low = max(rows) - self.size.height + 1
-            self.offset_rows = min(max(self.offset_rows, low), min(rows))
+            # With the first row, what stands above it comes back.
+            high = max(low, 0) if min(rows) == min(self.block.keys) else min(rows)
+            self.offset_rows = min(max(self.offset_rows, low), high)
         self._draw()
 
     def _row(self, at: int) -> tuple[Run, ...]:
