@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,8 @@ def real_sources(config: Config) -> Sources:
 
         return ModelConfigReader().read(target)
 
-    return Sources(gpus, discovery, host, _metrics(config), model)
+    strangers = _metrics(replace(config, api_key=None))
+    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers)
 
 
 def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:

@@ -7,6 +7,7 @@ same for a real node, the demo, and (later) a replay: only `Sources` differs.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -38,6 +39,7 @@ from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
+from gputop_llm.sources.owner import user_name
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class Sources:
     """How to make each source of this node.
 
     `model` says what an engine serves and may take for ever. `simulated` is the label of a demo, else None.
+    `strangers` are the metrics of other users' engines, asked without the API key; None where there is no key.
     """
 
     gpus: Callable[[], Source[GpuNode]]
@@ -65,6 +68,7 @@ class Sources:
     metrics: Callable[[str], Source[EngineReading]]
     model: Callable[[Target], ServedModel] | None = None
     simulated: str | None = None
+    strangers: Callable[[str], Source[EngineReading]] | None = None
 
 
 class _Event(NamedTuple):
@@ -355,7 +359,9 @@ class Session:
     def _url_key(target: Target, url: str) -> str:
         return f"{target.key} {url}"
 
-    def _metrics(self, url: str) -> Source[EngineReading]:
+    def _metrics(self, target: Target, url: str) -> Source[EngineReading]:
+        if self.sources.strangers is not None and not self._trusted(target):
+            return self.sources.strangers(url)
         # Targets know the user's URL as it may be shown; the token in it is needed to ask.
         given = self.config.url
         try:
@@ -363,13 +369,18 @@ class Session:
         except GputopError as failure:
             return _Unusable(url, failure)
 
+    def _trusted(self, target: Target) -> bool:
+        """Whether the API key may be sent there: anybody can start a process that looks like an engine."""
+        named = target.urls_from == "flag" or (self.config.pid is not None and self.config.pid in target.pids)
+        return named or target.user in ("root", user_name(os.geteuid()))
+
     def _sync_engines(self) -> list[_Engine]:
         if self._stopping:
             return []
         wanted = {self._url_key(t, u): (t, u) for t, u in self._wanted_engines()}
         for key, (target, url) in wanted.items():
             if key not in self._engines:
-                engine = _Engine(target, url, self._metrics(url), self.config, self.clock)
+                engine = _Engine(target, url, self._metrics(target, url), self.config, self.clock)
                 engine.poller.set_period(self.period_s)
                 engine.poller.start()
                 self._engines[key] = engine
