@@ -148,7 +148,8 @@ def test_the_api_key_is_never_shown_by_a_config():
 
 def test_an_empty_key_file_is_refused(tmp_path):
     (tmp_path / "key").write_text("\n")
-    assert refused({"api_key_file": str(tmp_path / "key")}) == "--api-key-file: the API key can't be used: it is empty"
+    why = refused({"api_key_file": str(tmp_path / "key")})
+    assert why == f"cannot read the API key from {tmp_path / 'key'}: the file is empty"
 
 
 def test_a_key_of_blanks_is_refused():
