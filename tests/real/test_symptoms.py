@@ -54,6 +54,12 @@ def raised(session, rule):
     return next((s for s in report.active if s.id == rule), None) if report else None
 
 
+def flowing(session):
+    """Whether the engine generates tokens."""
+    engine = session.latest.focused_engine
+    return engine is not None and engine.window is not None and (engine.window.total.generation_tokens_per_s or 0) > 0
+
+
 def active(session):
     """Everything active in the newest frame, for messages."""
     return [(s.id, s.headline) for s in session.latest.symptoms.active]
@@ -138,9 +144,7 @@ def test_a_draft_that_is_never_accepted(vllm_slot):
 def test_a_stopped_worker_is_a_frozen_process(vllm_tiny):
     worker = next(pid for pid, line in vllm_tiny.pids().items() if line.startswith("VLLM::Worker"))
     with watching(vllm_tiny) as session, load(vllm_tiny, max_tokens=200, requests=60, concurrency=8):
-        wait_for(
-            lambda: (session.latest.focused_engine.window.total.generation_tokens_per_s or 0) > 0, "tokens are flowing"
-        )
+        wait_for(lambda: flowing(session), "tokens are flowing")
         os.kill(worker, signal.SIGSTOP)
         try:
             stalled = wait_for(lambda: raised(session, "stalled"), f"stalled: {active(session)}")
@@ -155,9 +159,7 @@ def test_a_stopped_worker_is_a_frozen_process(vllm_tiny):
 
 def test_a_killed_worker_is_told_though_the_server_ends_with_it(vllm_tiny):
     with watching(vllm_tiny) as session, load(vllm_tiny, max_tokens=200, requests=60, concurrency=8):
-        wait_for(
-            lambda: (session.latest.focused_engine.window.total.generation_tokens_per_s or 0) > 0, "tokens are flowing"
-        )
+        wait_for(lambda: flowing(session), "tokens are flowing")
         worker = next(pid for pid, line in vllm_tiny.pids().items() if line.startswith("VLLM::Worker"))
         os.kill(worker, signal.SIGKILL)
         gone = wait_for(lambda: raised(session, "stalled"), f"the engine is gone: {active(session)}")
