@@ -60,8 +60,8 @@ def _failures(frame: Frame, config: Config, driver_here: bool) -> Iterator[str]:
             yield f"GPU {gpu.index}: lost"
     others = {target.key for target in unasked}
     for engine in frame.engines:
-        if engine.target_key not in others and (error := _engine_error(engine)) is not None:
-            yield error
+        if engine.target_key not in others:
+            yield from _engine_errors(engine)
 
 
 def _targets(frame: Frame) -> tuple[Target, ...]:
@@ -81,16 +81,19 @@ def _may_be_asked_for(target: Target, config: Config) -> bool:
     return config.gpu is None or not target.gpus or config.gpu in target.gpus
 
 
-def _engine_error(engine: EngineFrame) -> str | None:
+def _engine_errors(engine: EngineFrame) -> Iterator[str]:
     scrape = engine.scrape
     if scrape.error is not None:
         # It names the address itself.
-        return scrape.error
-    if scrape.value is None:
-        return f"engine {engine.url}: {NO_ANSWER}"
-    if scrape.value.problem is not None:
-        return f"engine {engine.url}: {scrape.value.problem}"
-    return f"engine {engine.url}: it answered only once, and rates need two answers" if scrape.polls < 2 else None
+        yield scrape.error
+    elif scrape.value is None:
+        yield f"engine {engine.url}: {NO_ANSWER}"
+    elif scrape.value.problem is not None:
+        yield f"engine {engine.url}: {scrape.value.problem}"
+    elif scrape.value.unread:
+        yield from scrape.value.unread.values()
+    elif scrape.polls < 2:
+        yield f"engine {engine.url}: it answered only once, and rates need two answers"
 
 
 def _error(part: Part[Any]) -> str | None:
