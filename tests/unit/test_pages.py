@@ -145,7 +145,7 @@ def test_a_page_that_refuses_is_told_and_the_sum_is_unknown_and_not_that_of_the_
     assert "nothing listens there (connection refused)" in why
     assert [(rank.rank, rank.running) for rank in window.ranks] == [("0", 3)]
     assert (window.total.running, window.total.kv_usage_pct, window.total.generation_tokens_per_s) == (None, None, None)
-    assert why in window.total.missing["running"]
+    assert window.total.missing["running"] == f"its page {two.servers[1].url} can't be read"
     assert not window.total.restarted
 
 
