@@ -157,7 +157,7 @@ def _convert(name: str, raw: Any, origin: str) -> Any:
 
 
 def _thresholds(table: Any, origin: str, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Names and numbers of the table; `ttft-high.slo_s = 1`, with or without quotes around the name."""
+    """Names and numbers of the table; `ttft-high.p95_s = 1`, with or without quotes around the name."""
     if not isinstance(table, dict):
         raise UsageError(f"{origin}: {prefix.rstrip('.') or _THRESHOLDS} must be a table of numbers", f"got {table!r}")
     for name, raw in table.items():

@@ -37,7 +37,7 @@ class Follower:
         """The found targets, plus the one that the user named by URL.
 
         A local URL that belongs to a found engine is that engine, scraped at
-        the given URL; any other is a target with no processes.
+        the given URL alone; any other is a target with no processes.
         """
         targets = tuple(found)
         url = self._url
@@ -45,7 +45,11 @@ class Follower:
             return targets
         for position, target in enumerate(targets):
             if any(_same_endpoint(url, own) for own in target.urls):
-                named = replace(target, urls=(url,), urls_from="flag")
+                others = len(target.urls) - 1
+                notes = target.notes
+                if others:
+                    notes = (*notes, f"--url names one of its {others + 1} pages: --pid {target.root_pid} reads all")
+                named = replace(target, urls=(url,), urls_from="flag", notes=notes)
                 return (*targets[:position], named, *targets[position + 1 :])
         remote = Target(
             key=f"url:{url}",

@@ -40,6 +40,7 @@ from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
 from gputop_llm.sources.owner import user_name
+from gputop_llm.sources.pages import PagesSource
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class _Unusable:
 
 
 class _Engine:
-    """One endpoint being scraped: its poller and its window."""
+    """One engine being scraped, at one URL or at several: its poller and its window."""
 
     def __init__(self, target: Target, url: str, source: Source[EngineReading], config: Config, clock: Clock) -> None:
         self.target_key = target.key
@@ -230,7 +231,7 @@ class Session:
             if part.error is None and part.polls < wanted:
                 return False
         with self._lock:
-            return all(self._url_key(t, u) in self._engines for t, u in self._wanted_engines())
+            return all(self._engine_key(target) in self._engines for target in self._wanted_engines())
 
     def _pollers(self) -> list[Poller[Any]]:
         with self._lock:
@@ -349,17 +350,21 @@ class Session:
             self._host_polls_before = self._host.part().polls
             self._host.hurry()
 
-    def _wanted_engines(self) -> list[tuple[Target, str]]:
-        with_url = [(t, t.urls[0]) for t in self._targets() if t.urls]
+    def _wanted_engines(self) -> list[Target]:
+        with_url = [target for target in self._targets() if target.urls]
         # The attached one is never the one that is left out.
-        with_url.sort(key=lambda pair: pair[0].key != self._follower.focus)
+        with_url.sort(key=lambda target: target.key != self._follower.focus)
         return with_url[:MAX_ENGINES]
 
     @staticmethod
-    def _url_key(target: Target, url: str) -> str:
-        return f"{target.key} {url}"
+    def _engine_key(target: Target) -> str:
+        return " ".join((target.key, *target.urls))
 
-    def _metrics(self, target: Target, url: str) -> Source[EngineReading]:
+    def _metrics(self, target: Target) -> Source[EngineReading]:
+        sources = {url: self._page(target, url) for url in target.urls}
+        return PagesSource(sources) if len(sources) > 1 else sources[target.urls[0]]
+
+    def _page(self, target: Target, url: str) -> Source[EngineReading]:
         if self.sources.strangers is not None and not self._trusted(target):
             return self.sources.strangers(url)
         # Targets know the user's URL as it may be shown; the token in it is needed to ask.
@@ -377,10 +382,10 @@ class Session:
     def _sync_engines(self) -> list[_Engine]:
         if self._stopping:
             return []
-        wanted = {self._url_key(t, u): (t, u) for t, u in self._wanted_engines()}
-        for key, (target, url) in wanted.items():
+        wanted = {self._engine_key(target): target for target in self._wanted_engines()}
+        for key, target in wanted.items():
             if key not in self._engines:
-                engine = _Engine(target, url, self._metrics(target, url), self.config, self.clock)
+                engine = _Engine(target, target.urls[0], self._metrics(target), self.config, self.clock)
                 engine.poller.set_period(self.period_s)
                 engine.poller.start()
                 self._engines[key] = engine

@@ -36,6 +36,7 @@ _KEYS = {
     "latency": "latency",
     "cache_config": "setting",
     "flags": "engine",
+    "unread": "url",
 }
 _TOP: tuple[tuple[str, Any], ...] = (
     ("schema", int),
@@ -131,6 +132,9 @@ _REMARKS = {
     "host.processes": "of the target in focus; of all engines when none is",
     "host.processes[].cpu_pct": "of one core",
     "host.processes[].main_thread_pct": "of one core",
+    "host.processes[].io_wait_pct": "for block I/O, swapping in included; of one thread's time, all threads together",
+    "host.processes[].cgroup.io_some_pct": "of the time in which a task of its group was stalled on I/O",
+    "host.processes[].cgroup.io_full_pct": "the same where all that could have run were",
     "host.processes[].cgroup.throttled_pct": "share of the enforcement periods",
     "host.processes[].cgroup.throttled_s_per_s": "throttled thread time per second",
     "targets": "engines and other processes that hold GPU memory",
@@ -149,6 +153,8 @@ _REMARKS = {
     "engines[].scrape.error": "why the newest try failed; what is shown is then the last good answer",
     "engines[].scrape.period_s": "longer than asked for while the server answers slowly or not at all",
     "engines[].reading": "what the page says of the engine; null before the first answer",
+    "engines[].url": "the first one of an engine with a page for each rank: `targets[].urls` has all",
+    "engines[].reading.unread.<url>": "why a page of several gave nothing; totals and models are null then",
     "engines[].reading.problem": "why the page holds no engine's metrics",
     "engines[].total": "everything on the page over the last `window_s` seconds",
     "engines[].total.restarted": "the window was cut short by a restart",

@@ -49,7 +49,9 @@ def engine_loads(identity: EngineIdentity, drives: Sequence[Drive], jitter: floa
         ]
     used = sum(load.cpu_pct or 0.0 for load in loads) / 100
     path = f"/system.slice/demo-vllm-{identity.number}.service"
-    group = CgroupCpu(path, 2, None, round(used, 3), throttled_pct=None, throttled_s_per_s=0.0)
+    group = CgroupCpu(
+        path, 2, None, round(used, 3), throttled_pct=None, throttled_s_per_s=0.0, io_some_pct=0.0, io_full_pct=0.0
+    )
     return tuple(replace(load, cgroup=group) for load in loads)
 
 
@@ -97,4 +99,5 @@ def _load(
         main_thread_pct=main_pct,
         ctx_voluntary_per_s=round(switches, 1),
         ctx_involuntary_per_s=round(switches / 90, 1),
+        io_wait_pct=0.0,
     )

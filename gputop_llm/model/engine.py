@@ -58,7 +58,7 @@ class LoraState:
 
 @dataclass(frozen=True, slots=True)
 class EngineReading:
-    """One scrape of one endpoint.
+    """One scrape of one endpoint, or of several that are one engine (a server for each data-parallel rank).
 
     `problem` is one sentence when the page holds no engine metrics at all; then `series` is empty.
     `missing` maps a field of EngineLive (or "lora", "cache_config") to why it can't be known.
@@ -66,6 +66,8 @@ class EngineReading:
     `started_s` is the wall time at which the page's counters began, where it says so.
     `progress` names the counters that move while requests run, step by step; empty where
     they only move as requests end, so that standing still says nothing.
+    `unread` maps the URL of each page that gave nothing to the reason: its ranks are not in `series`. With
+    several pages `started_s` is that of the server that was started last.
     """
 
     engine: str
@@ -81,6 +83,7 @@ class EngineReading:
     skipped_lines: int = 0
     first_skipped: str | None = None
     progress: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ class Part(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class EngineFrame:
-    """One engine endpoint at one tick; `window` covers the time up to `scrape.at_mono_s`.
+    """One engine at one tick; `window` covers the time up to `scrape.at_mono_s`.
+
+    `url` is the first one of an engine with a page for each rank (its target has all).
 
     `limits` are MBU and MFU; None where nobody looks for the model (a replay without it).
     """

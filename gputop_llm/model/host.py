@@ -22,6 +22,8 @@ class CgroupCpu:
     `quota_cpus` is None when there is no quota. `throttled_pct` is the share of
     enforcement periods that were throttled; `throttled_s_per_s` is throttled
     thread time per second (v2 `throttled_usec`, v1 `throttled_time`).
+    `io_some_pct` is the share of the time in which at least one of the group's tasks was stalled on
+    I/O, `io_full_pct` that in which all that could have run were (v2 `io.pressure`, the process's own group).
     """
 
     path: str
@@ -32,6 +34,8 @@ class CgroupCpu:
     throttled_s_per_s: float | None
     mem_used_bytes: int | None = None
     mem_limit_bytes: int | None = None
+    io_some_pct: float | None = None
+    io_full_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,9 @@ class ProcessLoad:
     """One process of the target since the previous poll; CPU in percent of one core.
 
     `run_wait_pct` is the share of the time in which the main thread wanted to run and had no CPU
-    (the kernel's run-queue wait, /proc/PID/schedstat).
+    (the kernel's run-queue wait, /proc/PID/schedstat). `io_wait_pct` is the time that its threads waited for
+    block I/O, swapping in included, in percent of one thread's time, all threads together
+    (delayacct_blkio_ticks of /proc/PID/task/TID/stat).
     """
 
     pid: int
@@ -54,6 +60,7 @@ class ProcessLoad:
     run_wait_pct: float | None = None
     ctx_voluntary_per_s: float | None = None
     ctx_involuntary_per_s: float | None = None
+    io_wait_pct: float | None = None
     cgroup: CgroupCpu | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 

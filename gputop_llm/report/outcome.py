@@ -8,7 +8,7 @@ from typing import Any
 
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode
-from gputop_llm.model import EngineFrame, Frame, Part
+from gputop_llm.model import EngineFrame, Frame, Part, Target
 
 NO_ANSWER = "it has not answered yet"
 
@@ -22,13 +22,13 @@ class Outcome:
 
 
 def judge(frame: Frame, config: Config, driver_here: bool) -> Outcome:
-    """Whether the frame has what it should have.
+    """Whether the frame has what it should have: what `--url`, `--pid` or `--gpu` asked for, without them everything.
 
     Args:
         driver_here: this machine has an NVIDIA driver or device; without one, GPUs
             that can't be read are no failure but a fact.
     """
-    failures = tuple(_failures(frame, driver_here))
+    failures = tuple(_failures(frame, config, driver_here))
     absent = _asked_for_but_absent(frame, config, driver_here)
     if absent is not None:
         return Outcome(ExitCode.NOTHING_FOUND, (absent, *failures))
@@ -44,31 +44,56 @@ def judge(frame: Frame, config: Config, driver_here: bool) -> Outcome:
     return Outcome(ExitCode.OK)
 
 
-def _failures(frame: Frame, driver_here: bool) -> Iterator[str]:
+def _failures(frame: Frame, config: Config, driver_here: bool) -> Iterator[str]:
     for name, part in (("GPUs", frame.gpus), ("processes", frame.targets), ("host", frame.host)):
         if (error := _error(part)) is not None:
             yield f"{name}: {error}"
     node = frame.gpus.value
     if node is not None and node.problem is not None and driver_here:
         yield f"GPUs: {node.problem}"
+    unasked = [target for target in _targets(frame) if not _may_be_asked_for(target, config)]
+    asked = [target for target in _targets(frame) if target not in unasked]
+    # Where it isn't known which GPUs those are that were asked for, it may be this one.
+    its_gpus = {gpu for target in asked for gpu in target.gpus} if _asks_for_a_target(config) else set()
     for gpu in node.gpus if node else ():
-        if gpu.lost:
+        if gpu.lost and (not its_gpus or gpu.index in its_gpus):
             yield f"GPU {gpu.index}: lost"
+    others = {target.key for target in unasked}
     for engine in frame.engines:
-        if (error := _engine_error(engine)) is not None:
-            yield error
+        if engine.target_key not in others:
+            yield from _engine_errors(engine)
 
 
-def _engine_error(engine: EngineFrame) -> str | None:
+def _targets(frame: Frame) -> tuple[Target, ...]:
+    return frame.targets.value.targets if frame.targets.value else ()
+
+
+def _asks_for_a_target(config: Config) -> bool:
+    return config.url is not None or config.pid is not None
+
+
+def _may_be_asked_for(target: Target, config: Config) -> bool:
+    """False for a target that is certainly another one than a flag names: its silence is not what was asked about."""
+    if config.url is not None:
+        return target.urls_from == "flag"
+    if config.pid is not None:
+        return config.pid in target.pids
+    return config.gpu is None or not target.gpus or config.gpu in target.gpus
+
+
+def _engine_errors(engine: EngineFrame) -> Iterator[str]:
     scrape = engine.scrape
     if scrape.error is not None:
         # It names the address itself.
-        return scrape.error
-    if scrape.value is None:
-        return f"engine {engine.url}: {NO_ANSWER}"
-    if scrape.value.problem is not None:
-        return f"engine {engine.url}: {scrape.value.problem}"
-    return f"engine {engine.url}: it answered only once, and rates need two answers" if scrape.polls < 2 else None
+        yield scrape.error
+    elif scrape.value is None:
+        yield f"engine {engine.url}: {NO_ANSWER}"
+    elif scrape.value.problem is not None:
+        yield f"engine {engine.url}: {scrape.value.problem}"
+    elif scrape.value.unread:
+        yield from scrape.value.unread.values()
+    elif scrape.polls < 2:
+        yield f"engine {engine.url}: it answered only once, and rates need two answers"
 
 
 def _error(part: Part[Any]) -> str | None:
@@ -94,5 +119,4 @@ def _asked_for_but_absent(frame: Frame, config: Config, driver_here: bool) -> st
 
 
 def _is_asked_for(frame: Frame, engine: EngineFrame) -> bool:
-    targets = frame.targets.value.targets if frame.targets.value else ()
-    return any(t.key == engine.target_key and t.urls_from == "flag" for t in targets)
+    return any(t.key == engine.target_key and t.urls_from == "flag" for t in _targets(frame))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gputop_llm.model import CgroupCpu, Frame, ProcessLoad
 from gputop_llm.printable import printable
 from gputop_llm.report.reasons import unknown
@@ -24,7 +26,8 @@ def host_lines(frame: Frame) -> list[str]:
     ]
     if host.processes:
         lines.append(
-            f"  {'PID':>8}  {'role':12} {'CPU':>6} {'main thread':>11} {'RSS':>9} {'swap':>9} {'switches/s':>10}"
+            f"  {'PID':>8}  {'role':12} {'CPU':>6} {'main thread':>11} {'I/O wait':>8} {'RSS':>9} {'swap':>9} "
+            f"{'switches/s':>10}"
         )
     for process in host.processes:
         lines.append(_row(process))
@@ -33,7 +36,18 @@ def host_lines(frame: Frame) -> list[str]:
     groups = {p.cgroup.path: p.cgroup for p in host.processes if p.cgroup is not None}
     lines += [f"  {line}" for group in groups.values() for line in _cgroup(group)]
     lines += [f"  {line}" for line in unknown(host.missing)]
-    return lines + [f"  PID {process.pid}: {line}" for process in host.processes for line in unknown(process.missing)]
+    return lines + _unknown(host.processes)
+
+
+def _unknown(processes: Sequence[ProcessLoad]) -> list[str]:
+    """What is unknown of the processes; a reason that holds for several is told once."""
+    pids: dict[str, list[int]] = {}
+    for process in processes:
+        for line in unknown(process.missing):
+            pids.setdefault(line, []).append(process.pid)
+    return [
+        f"  PID{'s' if len(which) > 1 else ''} {', '.join(map(str, which))}: {line}" for line, which in pids.items()
+    ]
 
 
 def _row(process: ProcessLoad) -> str:
@@ -42,8 +56,8 @@ def _row(process: ProcessLoad) -> str:
         switches = process.ctx_voluntary_per_s + process.ctx_involuntary_per_s
     return (
         f"  {process.pid:>8}  {printable(process.role):12} {pct(process.cpu_pct):>6} "
-        f"{pct(process.main_thread_pct):>11} {size(process.rss_bytes):>9} {size(process.swap_bytes):>9} "
-        f"{number(switches):>10}"
+        f"{pct(process.main_thread_pct):>11} {pct(process.io_wait_pct):>8} {size(process.rss_bytes):>9} "
+        f"{size(process.swap_bytes):>9} {number(switches):>10}"
     )
 
 
@@ -59,4 +73,5 @@ def _cgroup(group: CgroupCpu) -> list[str]:
         f"cgroup {printable(group.path)}",
         f"  {quota}, uses {number(group.used_cpus)} CPUs, throttled in {pct(group.throttled_pct)} of the periods; "
         f"memory {size(group.mem_used_bytes)}, {limit}",
+        f"  stalled on I/O: some task {pct(group.io_some_pct, 1)} of the time, all {pct(group.io_full_pct, 1)}",
     ]

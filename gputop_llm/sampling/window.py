@@ -112,6 +112,12 @@ def _window(reading: EngineReading, now: _Scrape, past: _Scrape | None, restarte
         )
 
     ranks = {key: figures(*key, [key]) for key in now.series}
+    if reading.unread:
+        # A sum without some of the ranks would pass for that of all.
+        why = f"its page {next(iter(reading.unread))} can't be read"
+        unknown = EngineLive(None, None, restarted=restarted, missing=dict.fromkeys(live.FIGURES, why))
+        models = tuple(replace(unknown, model=model) for model in dict.fromkeys(model for model, _ in now.series))
+        return EngineWindow(models[0] if len(models) == 1 else unknown, models, tuple(ranks.values()))
     by_model: dict[str | None, list[_Key]] = {}
     for key in now.series:
         by_model.setdefault(key[0], []).append(key)

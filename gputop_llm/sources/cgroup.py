@@ -1,7 +1,7 @@
-"""CPU quota, throttling and memory limit of a process's control group, v1 and v2.
+"""CPU quota, throttling, memory limit and I/O pressure of a process's control group, v1 and v2.
 
 A limit of any ancestor holds for all below it, so the tightest one up to the
-root that can be seen counts, and its group's throttling and use are reported.
+root that can be seen counts, and its group's throttling and use are reported. Pressure is of the process's own group.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from gputop_llm.model import CgroupCpu
 from gputop_llm.sources.procfs import ProcFs, printable
 
 NOT_VISIBLE = "its control group can't be seen from here"
+NO_PRESSURE_V1 = "control groups v1 keep no pressure figures"
+NO_PRESSURE = "the kernel keeps no pressure figures of this group (boot it with psi=1)"
 
 # v1 says "no limit" with the largest multiple of the page size in a signed 64-bit number.
 _NO_LIMIT_BYTES = 1 << 60
@@ -40,6 +42,8 @@ class CgroupSample:
     counters: CpuCounters
     mem_used_bytes: int | None
     mem_limit_bytes: int | None
+    io_some_s: float | None = None
+    io_full_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class CgroupPlace:
     account_dir: str
     memory_dir: str | None
     mem_limit_bytes: int | None
+    own_dir: str
 
 
 class CgroupReader:
@@ -106,7 +111,8 @@ class CgroupReader:
         limit_dir, limit = _tightest([(folder, _number(f"{folder}/memory.max")) for folder in chain])
         used_dir = limit_dir or chain[0]
         own = quota_dir or chain[0]
-        return CgroupPlace(_below(own, base), 2, own, quota, own, used_dir, None if limit is None else int(limit))
+        mem_limit = None if limit is None else int(limit)
+        return CgroupPlace(_below(own, base), 2, own, quota, own, used_dir, mem_limit, chain[0])
 
     def _locate_v1(self, paths: dict[str, tuple[str, str]]) -> CgroupPlace | None:
         mounts = {}
@@ -129,7 +135,8 @@ class CgroupReader:
         memory_chain = mounts.get("memory", ("", None))[1] or []
         limit_dir, limit = _tightest([(folder, _limit_v1(folder)) for folder in memory_chain])
         memory = limit_dir or (memory_chain[0] if memory_chain else None)
-        return CgroupPlace(_below(own, base), 1, own, quota, account, memory, None if limit is None else int(limit))
+        mem_limit = None if limit is None else int(limit)
+        return CgroupPlace(_below(own, base), 1, own, quota, account, memory, mem_limit, chain[0])
 
     def _chain(self, base: str, path: str, controller: str) -> list[str] | None:
         """The group's folder and all above it, innermost first; None if it lies outside of what is mounted here."""
@@ -156,9 +163,16 @@ def cpu_between(before: CgroupSample | None, after: CgroupSample, seconds: float
     between (the group was idle) throttled nothing. Without `before`, or when the
     limiting group became another one, rates are None.
     """
-    used = throttled = share = None
+    used = throttled = share = some = full = None
     if before is not None and before.path == after.path and seconds > 0:
         used = _rate(before.counters.used_s, after.counters.used_s, seconds)
+        some, full = (
+            None if rate is None else min(100.0, 100.0 * rate)
+            for rate in (
+                _rate(before.io_some_s, after.io_some_s, seconds),
+                _rate(before.io_full_s, after.io_full_s, seconds),
+            )
+        )
         if after.quota_cpus is not None:
             throttled = _rate(before.counters.throttled_s, after.counters.throttled_s, seconds)
             periods = _rate(before.counters.periods, after.counters.periods, 1.0)
@@ -174,7 +188,16 @@ def cpu_between(before: CgroupSample | None, after: CgroupSample, seconds: float
         throttled_s_per_s=throttled,
         mem_used_bytes=after.mem_used_bytes,
         mem_limit_bytes=after.mem_limit_bytes,
+        io_some_pct=some,
+        io_full_pct=full,
     )
+
+
+def no_pressure(now: CgroupSample) -> str | None:
+    """Why a group has no figures of I/O pressure; None if it has."""
+    if now.version == 1:
+        return NO_PRESSURE_V1
+    return NO_PRESSURE if now.io_some_s is None else None
 
 
 def _rate(before: float | None, after: float | None, seconds: float) -> float | None:
@@ -194,6 +217,7 @@ def sample(place: CgroupPlace) -> CgroupSample:
         throttled = _scaled(fields.get("throttled_time"), 1e-9)
         used = _scaled(_number(f"{place.account_dir}/cpuacct.usage"), 1e-9)
         memory = "memory.usage_in_bytes"
+    stalled = _stalled(f"{place.own_dir}/io.pressure") if place.version == 2 else {}
     mem_used = _number(f"{place.memory_dir}/{memory}") if place.memory_dir else None
     return CgroupSample(
         path=place.path,
@@ -202,7 +226,16 @@ def sample(place: CgroupPlace) -> CgroupSample:
         counters=CpuCounters(fields.get("nr_periods"), fields.get("nr_throttled"), throttled, used),
         mem_used_bytes=None if mem_used is None else int(mem_used),
         mem_limit_bytes=place.mem_limit_bytes,
+        io_some_s=_scaled(stalled.get("some"), 1e-6),
+        io_full_s=_scaled(stalled.get("full"), 1e-6),
     )
+
+
+def _stalled(path: str) -> dict[str, int]:
+    """The total stall times of a pressure file in microseconds, by "some" and "full"."""
+    lines = (line.partition(" ") for line in _text(path).splitlines())
+    totals = ((kind, rest.rpartition(" total=")[2]) for kind, _, rest in lines)
+    return {kind: int(total) for kind, total in totals if total.isdigit()}
 
 
 def _tightest(limits: Sequence[tuple[str, float | None]]) -> tuple[str | None, float | None]:

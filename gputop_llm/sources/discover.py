@@ -174,6 +174,12 @@ class DiscoverySource:
             return (), None, (note,)
         if launch is not None and launch.urls:
             return launch.urls, "argv", ()
+        # A server titled with a rank has a port of its own.
+        of_ranks = [m.process for m in tree.members if m.role == "api-server" and m.rank and not m.process.zombie]
+        if len(of_ranks) > 1:
+            urls = tuple(dict.fromkeys(url for process in of_ranks if (url := self._ports.url([process])) is not None))
+            if urls:
+                return urls, "socket", ()
         servers = [m.process for m in tree.members if m.role == "api-server" or m.process is tree.root]
         url = self._ports.url([process for process in servers if not process.zombie])
         if url is not None:

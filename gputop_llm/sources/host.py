@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.model import CgroupCpu, Host, ProcessLoad, TargetProcess
-from gputop_llm.sources.cgroup import NOT_VISIBLE, CgroupPlace, CgroupReader, CgroupSample, cpu_between, sample
+from gputop_llm.sources.cgroup import (
+    NOT_VISIBLE,
+    CgroupPlace,
+    CgroupReader,
+    CgroupSample,
+    cpu_between,
+    no_pressure,
+    sample,
+)
 from gputop_llm.sources.host_process import NEEDS_RIGHTS, NEEDS_TWO_POLLS, WatchedProcess, explained
 from gputop_llm.sources.procfs import GONE, PAGE_BYTES, ProcFs
 
@@ -181,7 +189,11 @@ class _Groups:
             now = sample(place)
             self.samples[place] = (now, at_s)
             self._results[place] = cpu_between(earlier, now, at_s - earlier_s)
-        return replace(load, cgroup=self._results[place])
+        group = self._results[place]
+        if group.io_some_pct is None:
+            why = no_pressure(self.samples[place][0]) or NEEDS_TWO_POLLS
+            load = replace(load, missing={**load.missing, "cgroup.io_some_pct": why, "cgroup.io_full_pct": why})
+        return replace(load, cgroup=group)
 
 
 def _shares(before: _Node | None, now: _Node) -> dict[str, float]:

@@ -73,11 +73,11 @@ class ProcFs:
         """What /proc/PID/stat says."""
         return parse_stat(self.read(f"{pid}/stat"))
 
-    def thread(self, pid: int, tid: int) -> tuple[str, int]:
-        """Name and CPU time in clock ticks of one thread, from /proc/PID/task/TID/stat."""
+    def thread(self, pid: int, tid: int) -> tuple[str, int, int]:
+        """Name, CPU time and wait for block I/O of one thread, in clock ticks, from /proc/PID/task/TID/stat."""
         before, _, after = self.read(f"{pid}/task/{tid}/stat").rpartition(b")")
-        fields = after.split(None, 13)
-        return printable(before.partition(b"(")[2]), int(fields[11]) + int(fields[12])
+        fields = after.split(None, 40)
+        return printable(before.partition(b"(")[2]), int(fields[11]) + int(fields[12]), int(fields[39])
 
     def argv(self, pid: int) -> tuple[str, ...]:
         """The command line; empty for zombies and kernel threads.

@@ -1,8 +1,8 @@
 """GET over HTTP(S), kept alive, bounded in time and size, every failure one clear sentence.
 
-One connection of urllib3 is driven directly: no pool and no retries, because a poll has one
-deadline for everything, and no proxies from the environment, because an engine is near. Credentials go to
-the address that was asked for and nowhere else.
+One connection of urllib3 is driven directly, over a socket of our own: no pool and no retries, because a poll
+has one deadline for everything, and no proxies from the environment, because an engine is near. Credentials go
+to the address that was asked for and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gputop_llm import __version__
 from gputop_llm.errors import SourceError, UsageError
 from gputop_llm.printable import printable
 from gputop_llm.redact import public_url
+from gputop_llm.sources.connect import Dialler
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """The largest page that is read, unpacked. vLLM's has 50 KB, and ten times that with eight ranks."""
@@ -68,6 +69,7 @@ class HttpReader:
         self._origin: tuple[str, str, int] | None = None
         # Held apart from the connection, which forgets its socket when the server wants to close.
         self._socket: socket.socket | None = None
+        self._dialler = Dialler(self._opened, lambda: self._given_up)
         self._given_up = False
         self._awaited = ""
 
@@ -100,9 +102,8 @@ class HttpReader:
     def abort(self) -> None:
         """Ends a `get` that is under way in another thread."""
         self._given_up = True
+        self._dialler.wake()
         _shut(self._socket)
-        # During the TLS handshake the connection alone has it.
-        _shut(getattr(self._connection, "sock", None))
 
     def close(self) -> None:
         """Closes the connection; the next `get` opens another."""
@@ -163,18 +164,42 @@ class HttpReader:
             connection.timeout = _remaining(deadline)
             return connection, True
         self.close()
-        timeout = _remaining(deadline)
+        self._awaited, self._origin = "connection", origin
+        sock = self._dialler.connect(host, port, deadline)
         if scheme == "https":
+            sock = self._with_tls(sock, host, deadline)
+            connection = HTTPSConnection(host, port, timeout=_remaining(deadline))
+        else:
+            connection = HTTPConnection(host, port, timeout=_remaining(deadline))
+        connection.sock = sock
+        # It must never connect by itself: that would be another deadline, and without our TLS.
+        connection.auto_open = 0
+        self._connection = connection
+        return connection, False
+
+    def _opened(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def _with_tls(self, sock: socket.socket, host: str, deadline: float) -> socket.socket:
+        try:
             if self._tls is None:
                 self._tls = _tls_context(None)
-            connection = HTTPSConnection(host, port, timeout=timeout, ssl_context=self._tls)
-        else:
-            connection = HTTPConnection(host, port, timeout=timeout)
-        self._connection, self._origin = connection, origin
-        self._awaited = "connection"
-        connection.connect()
-        self._socket = connection.sock
-        return connection, False
+            # A scope is no part of an address that a certificate can name, nor is a root's dot of a name.
+            name = host.partition("%")[0].rstrip(".")
+            secured = self._tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+        except BaseException:
+            sock.close()
+            raise
+        self._socket = secured
+        try:
+            if self._given_up:
+                raise TimeoutError
+            secured.settimeout(_remaining(deadline))
+            secured.do_handshake()
+        except BaseException:
+            secured.close()
+            raise
+        return secured
 
     def _exchange(
         self, connection: HTTPConnection, url: str, parts: SplitResult, deadline: float, with_key: bool
@@ -226,6 +251,8 @@ class HttpReader:
     def _late(self, deadline_s: float) -> tuple[str, str]:
         why = f"no {self._awaited} within {deadline_s:g} s"
         if self._awaited == "connection":
+            if self._dialler.looking_up:
+                return f"its name was not looked up within {deadline_s:g} s", "does the name server answer?"
             tls = self._origin is not None and self._origin[0] == "https"
             return why, f"is the host up, and does {'the port speak TLS' if tls else 'a firewall let this pass'}?"
         return why, "the server may be overloaded or hung"
@@ -315,7 +342,7 @@ def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
         if found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
             return "the port does not speak TLS", "try http://"
         return f"TLS failed ({(found.reason or 'protocol error').replace('_', ' ').lower()})", ""
-    if among(socket.gaierror, urllib3.exceptions.LocationParseError, http.client.InvalidURL):
+    if among(socket.gaierror, UnicodeError, urllib3.exceptions.LocationParseError, http.client.InvalidURL):
         return "the host's name is not known", "check the address"
     if among(ConnectionRefusedError):
         return "nothing listens there (connection refused)", "is the engine up, and is this its port?"

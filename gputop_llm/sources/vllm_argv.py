@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from os.path import basename
 
 DEFAULT_PORT = 8000
+# More data-parallel ranks than any node has GPUs; what a command line says is not to be believed beyond that.
+MAX_SERVERS = 64
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?$")
 _SERVER_MODULES = {"vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"}
@@ -77,7 +79,8 @@ class Launch:
         """Base URLs as seen from the same machine; empty when they can't be told from the command line."""
         if self.no_http or self.port is None:
             return ()
-        ports = range(self.port, self.port + (self.local_servers if self.servers_per_port else 1))
+        servers = min(self.local_servers, MAX_SERVERS) if self.servers_per_port else 1
+        ports = range(self.port, self.port + servers)
         return tuple(base_url(self.host, port, self.https) for port in ports)
 
 

@@ -106,7 +106,10 @@ def test_every_documented_path_is_reached_by_some_frame():
         notes=("attached",),
         targets=frames.part(TargetList((frames.target(),), notes=("a note for the doctor",))),
     )
-    reached = {path for frame in (*FRAMES.values(), mig) for path, _ in flat(parsed(frame))}
+    engine = frames.engine()
+    unread = replace(engine.scrape.value, unread={"http://127.0.0.1:8001": "cannot read it"})
+    silent = frames.frame(frames.node([gpu]), (frames.target(),), (replace(engine, scrape=frames.part(unread)),))
+    reached = {path for frame in (*FRAMES.values(), mig, silent) for path, _ in flat(parsed(frame))}
     # As `total`, whose paths are all reached.
     alike = ("engines[].models[].", "engines[].ranks[].", "host.processes[].missing.")
     assert [path for path in ROWS if path not in reached and not path.startswith(alike)] == []

@@ -8,7 +8,7 @@ import pytest
 
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode
-from gputop_llm.model import EngineReading, Frame, GpuNode, Part, TargetList
+from gputop_llm.model import EngineReading, Frame, GpuNode, Part, Target, TargetList
 from gputop_llm.report.outcome import Outcome, judge
 from tests.support import frames
 
@@ -130,8 +130,56 @@ def test_a_url_that_answered_before_is_partial_and_not_absent():
     assert code(frame, driver_here=False, url=frames.URL) == ExitCode.PARTIAL
 
 
-def test_another_engine_that_is_silent_does_not_make_the_url_absent():
-    other = frames.target("other", 900, 901)
-    silent = frames.engine("other", "http://127.0.0.1:8001", value=None, error="refused")
-    frame = frames.frame(NO_DRIVER, (NAMED, other), (frames.engine(), silent))
-    assert code(frame, driver_here=False, url=frames.URL) == ExitCode.PARTIAL
+OTHER_URL = "http://127.0.0.1:8001"
+SILENT = frames.engine("other", OTHER_URL, value=None, error="refused")
+
+
+def beside(asked: Target, other: Target, *engines, gpus: GpuNode = NO_DRIVER) -> Frame:
+    return frames.frame(gpus, (asked, other), engines)
+
+
+def test_another_engine_that_is_silent_is_not_what_the_url_asked_about():
+    frame = beside(NAMED, frames.target("other", 900, 901), frames.engine(), SILENT)
+    assert judge(frame, Config(url=frames.URL), False) == Outcome(ExitCode.OK)
+
+
+def test_the_engine_at_the_url_is_judged_beside_one_that_answers():
+    frame = beside(
+        NAMED, frames.target("other", 900, 901), frames.engine(error="no answer within 5 s"), frames.engine("other")
+    )
+    assert judge(frame, Config(url=frames.URL), False) == Outcome(ExitCode.PARTIAL, ("no answer within 5 s",))
+
+
+def test_another_engine_that_is_silent_is_not_what_the_pid_asked_about():
+    frame = beside(frames.target(), frames.target("other", 900, 901), frames.engine(), SILENT)
+    assert code(frame, driver_here=False, pid=624) == ExitCode.OK
+    assert code(frame, driver_here=False, pid=900) == ExitCode.PARTIAL
+
+
+def test_without_a_flag_every_engine_is_judged():
+    frame = beside(frames.target(), frames.target("other", 900, 901), frames.engine(), SILENT)
+    assert judge(frame, Config(), False) == Outcome(ExitCode.PARTIAL, ("refused",))
+
+
+def test_an_engine_on_other_gpus_is_not_what_the_gpu_asked_about():
+    def on_gpu(target: Target, *gpus: int) -> Target:
+        return replace(target, processes=tuple(replace(p, gpus=gpus) for p in target.processes))
+
+    here, other = on_gpu(frames.target(), 0), frames.target("other", 900, 901)
+    node = frames.node([frames.h200(0)])
+    elsewhere = beside(here, on_gpu(other, 1), frames.engine(), SILENT, gpus=node)
+    assert code(elsewhere, gpu=0) == ExitCode.OK
+    unknown = beside(here, on_gpu(other), frames.engine(), SILENT, gpus=node)
+    assert code(unknown, gpu=0) == ExitCode.PARTIAL
+
+
+def test_a_lost_gpu_counts_if_the_asked_engine_uses_it_or_may():
+    used = replace(NAMED, processes=tuple(replace(p, gpus=(0,)) for p in NAMED.processes))
+    unknown = replace(NAMED, processes=tuple(replace(p, gpus=()) for p in NAMED.processes))
+    for lost, target, expected in (
+        (3, used, ExitCode.OK),
+        (0, used, ExitCode.PARTIAL),
+        (3, unknown, ExitCode.PARTIAL),
+    ):
+        node = frames.node([replace(frames.h200(i), lost=i == lost) for i in range(4)])
+        assert code(frames.frame(node, (target,), (frames.engine(),)), url=frames.URL) == expected

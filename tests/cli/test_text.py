@@ -210,7 +210,7 @@ def test_what_has_not_answered_yet_is_said():
 def test_the_host_has_its_processes_threads_and_quota():
     said = words(LOADED)
     assert "Host CPU 3 % of 192 cores, load 4.72" in said
-    assert "624 engine-core 104 % 97 % 4.6 GiB 0 B 2271" in said
+    assert "624 engine-core 104 % 97 % 0 % 4.6 GiB 0 B 2271" in said
     assert "threads: VLLM::EngineCor 97 %, output-thread 6 %, zmq-io 1 %" in said
     assert "CPU quota 32, uses 1.36 CPUs, throttled in 0 % of the periods; memory 9.0 GiB, limit 64.0 GiB" in said
 

@@ -16,6 +16,7 @@ FRAMES = {
     "no-gpu": frames.no_gpu,
     "nothing-known": frames.nothing_known,
     "unreachable": frames.unreachable,
+    "rank-unread": frames.rank_unread,
     "everything-on": frames.everything_on,
     "markup": frames.markup_in_names,
 }
@@ -24,7 +25,10 @@ SCREENS = {"overview": "1", "gpus": "2", "engine": "3", "processes": "4"}
 CASES = [
     *(("overview", name) for name in FRAMES),
     *(("gpus", name) for name in ("one-gpu", "eight-gpus", "no-gpu", "nothing-known")),
-    *(("engine", name) for name in ("one-gpu", "eight-gpus", "unreachable", "everything-on", "nothing-known")),
+    *(
+        ("engine", name)
+        for name in ("one-gpu", "eight-gpus", "unreachable", "rank-unread", "everything-on", "nothing-known")
+    ),
     *(("processes", name) for name in ("one-gpu", "tp2", "eight-gpus", "gpu-without-engine", "markup")),
 ]
 

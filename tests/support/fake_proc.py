@@ -68,11 +68,12 @@ class FakeProc:
         listen: Iterable[tuple[str, int, int]] = (),
         threads: dict[int, tuple[str, int]] | None = None,
         rss_kib: int = 1024,
+        io_ticks: dict[int, int] | None = None,
     ) -> None:
         """Adds (or replaces) a process.
 
         A `cmdline` that is text is a title as setproctitle leaves it; `listen` are (hex address, port, inode),
-        `threads` are {tid: (name, CPU ticks)}.
+        `threads` are {tid: (name, CPU ticks)}, `io_ticks` {tid: ticks that it waited for block I/O}.
         """
         words = [cmdline] if isinstance(cmdline, str) else list(cmdline)
         if comm is None:
@@ -94,7 +95,7 @@ class FakeProc:
         line = (pid, comm, state, ppid, pgrp, pgrp if session is None else session)
         self.write(f"{pid}/stat", _stat(*line, ticks, len(threads), int(started_s * TICKS_PER_S), rss_kib // 4))
         for tid, (name, spent) in threads.items():
-            self.set_thread(pid, tid, name, spent)
+            self.set_thread(pid, tid, name, spent, (io_ticks or {}).get(tid, 0))
         (self.path / f"{pid}/fd").mkdir()
         for number, target in enumerate((*fds, *(f"socket:[{inode}]" for _, _, inode in listen))):
             self._link(f"{pid}/fd/{number}", target)
@@ -103,9 +104,9 @@ class FakeProc:
         (self.path / f"{pid}/ns").mkdir()
         self._link(f"{pid}/ns/net", network)
 
-    def set_thread(self, pid: int, tid: int, name: str, ticks: int) -> None:
+    def set_thread(self, pid: int, tid: int, name: str, ticks: int, io_ticks: int = 0) -> None:
         """Adds a thread, or sets its CPU time."""
-        self.write(f"{pid}/task/{tid}/stat", _stat(tid, name, "S", 1, pid, pid, ticks, 1, 0, 0))
+        self.write(f"{pid}/task/{tid}/stat", _stat(tid, name, "S", 1, pid, pid, ticks, 1, 0, 0, io_ticks))
 
     def remove(self, pid: int) -> None:
         """The process has ended and was collected."""
@@ -156,10 +157,20 @@ class FakeProc:
 
 
 def _stat(
-    pid: int, comm: str, state: str, ppid: int, pgrp: int, session: int, ticks: int, threads: int, start: int, rss: int
+    pid: int,
+    comm: str,
+    state: str,
+    ppid: int,
+    pgrp: int,
+    session: int,
+    ticks: int,
+    threads: int,
+    start: int,
+    rss: int,
+    io_ticks: int = 0,
 ) -> str:
     head = f"{pid} ({comm}) {state} {ppid} {pgrp} {session} 0 -1 4194304 0 0 0 0"
-    return f"{head} {ticks} 0 0 0 20 0 {threads} 0 {start} 0 {rss} " + "0 " * 27 + "0\n"
+    return f"{head} {ticks} 0 0 0 20 0 {threads} 0 {start} 0 {rss} " + "0 " * 17 + f"{io_ticks} " + "0 " * 9 + "0\n"
 
 
 def _status(pid: int, comm: str, state: str, uid: int, inner_pid: int | None, rss_kib: int, threads: int) -> str:

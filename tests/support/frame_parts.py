@@ -308,6 +308,7 @@ def host(processes: tuple[ProcessLoad, ...] | None = None) -> Host:
                 main_thread_pct=29.8,
                 ctx_voluntary_per_s=5200.0,
                 ctx_involuntary_per_s=14.0,
+                io_wait_pct=0.0,
             ),
             ProcessLoad(
                 624,
@@ -325,7 +326,8 @@ def host(processes: tuple[ProcessLoad, ...] | None = None) -> Host:
                 main_thread_pct=96.8,
                 ctx_voluntary_per_s=2210.0,
                 ctx_involuntary_per_s=61.0,
-                cgroup=CgroupCpu("/kubepods/pod7", 2, 32.0, 1.36, 0.0, 0.0, 9 * GIB, 64 * GIB),
+                io_wait_pct=0.0,
+                cgroup=CgroupCpu("/kubepods/pod7", 2, 32.0, 1.36, 0.0, 0.0, 9 * GIB, 64 * GIB, 0.0, 0.0),
             ),
         )
     return Host(

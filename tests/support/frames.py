@@ -142,6 +142,24 @@ def eight_gpus() -> Frame:
     )
 
 
+def rank_unread() -> Frame:
+    """As `eight_gpus`; the page of one of the two ranks refuses."""
+    whole = eight_gpus()
+    first, second = whole.engines
+    pages = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
+    why = f"cannot read {pages[1]}/metrics: nothing listens there (connection refused); is the engine up?"
+    value = replace(first.scrape.value, series=first.scrape.value.series[:1], unread={pages[1]: why})
+    unknown = EngineLive(None, None, missing=dict.fromkeys(("running", "generation_tokens_per_s"), "not all read"))
+    window = EngineWindow(unknown, ranks=first.window.ranks[:1])
+    found = whole.targets.value
+    targets = (replace(found.targets[0], urls=pages), *found.targets[1:])
+    return replace(
+        whole,
+        targets=part(replace(found, targets=targets)),
+        engines=(replace(first, url=pages[0], scrape=part(value), window=window), second),
+    )
+
+
 def gpu_without_engine() -> Frame:
     """One GPU with a process that is no engine."""
     other = Target(

@@ -144,6 +144,30 @@ def test_without_a_port_in_argv_only_a_socket_that_answers_counts(node):
     assert (target.api_servers, target.processes[0].role) == (1, "api-server")
 
 
+def test_servers_titled_with_a_rank_have_a_port_each(node):
+    node.proc.add(10, [*SERVE, "--config", "c.yaml"], listen=[(LOOPBACK, 9256, 900)])
+    for rank in (0, 1, 2):
+        node.proc.add(
+            20 + rank, f"VLLM::ExternalLBRank_{rank}", ppid=10, listen=[(EVERYWHERE, 8500 + rank, 910 + rank)]
+        )
+        node.proc.add(30 + rank, f"VLLM::EngineCore_DP{rank}", ppid=20 + rank, pgrp=20 + rank)
+    urls = [f"http://127.0.0.1:{8500 + rank}" for rank in (0, 1, 2)]
+    node.answers = set(urls)
+    target = node.one()
+    assert (target.urls, target.urls_from) == (tuple(urls), "socket")
+    assert [(p.role, p.rank) for p in target.processes if p.role == "api-server"] == [
+        ("api-server", f"DP{rank}") for rank in (0, 1, 2)
+    ]
+
+
+def test_servers_that_share_a_port_are_one_address(node):
+    node.proc.add(10, [*SERVE, "--config", "c.yaml"], listen=[(EVERYWHERE, 8000, 901)])
+    for number in (0, 1):
+        node.proc.add(20 + number, f"VLLM::APIServer_{number}", ppid=10, pgrp=10, listen=[(EVERYWHERE, 8000, 901)])
+    node.answers = {"http://127.0.0.1:8000"}
+    assert node.one().urls == ("http://127.0.0.1:8000",)
+
+
 def test_ports_of_the_engine_core_are_never_asked(node):
     node.proc.add(10, [*SERVE, "--config", "c.yaml"], listen=[(EVERYWHERE, 8000, 901)])
     node.proc.add(11, "VLLM::EngineCore", ppid=10, pgrp=10, listen=[(LOOPBACK, 43000, 904)])

@@ -102,6 +102,12 @@ def test_one_port_per_rank_gives_one_url_per_rank():
     assert found.urls == ("http://127.0.0.1:9000", "http://127.0.0.1:9001")
 
 
+def test_an_absurd_number_of_ranks_is_not_believed():
+    found = launch("vllm serve m --data-parallel-multi-port-external-lb --data-parallel-size-local 60000")
+
+    assert len(found.urls) == 64
+
+
 def test_names_are_taken_literally():
     found = read_launch(["vllm", "serve", "[/mnt/models/llama-3]", "--max-model-len", "many"])
 

@@ -85,6 +85,16 @@ def test_a_local_url_chooses_the_engine_that_listens_there_and_is_asked_as_given
     assert follower.focus == ONE.key
 
 
+def test_a_url_of_an_engine_with_a_page_per_rank_is_that_page_alone_and_says_so():
+    urls = tuple(f"http://127.0.0.1:{port}" for port in (8000, 8001, 8002))
+    asked = "http://127.0.0.1:8001"
+    (target,) = Follower(Config(url=asked)).with_url_target((replace(ONE, urls=urls),))
+    assert (target.key, target.urls) == (ONE.key, (asked,))
+    assert target.notes == ("--url names one of its 3 pages: --pid 4711 reads all",)
+    (alone,) = Follower(Config(url=URL)).with_url_target((ONE,))
+    assert alone.notes == ONE.notes
+
+
 @pytest.mark.parametrize("url", ["http://gpu-7:8000", "http://127.0.0.1:9999", "https://127.0.0.1"])
 def test_a_url_of_no_local_engine_is_a_target_without_processes(url):
     follower = Follower(Config(url=url))

@@ -127,6 +127,62 @@ def test_a_process_is_measured_between_two_polls(machine):
     assert "cpu_pct" not in load.missing
 
 
+def io_wait(machine, before, after, after_s=2.0, setting="1"):
+    """The second reading of a process whose threads have waited for so many ticks."""
+    if setting is not None:
+        machine.proc.write("sys/kernel/task_delayacct", f"{setting}\n")
+    threads = {50: ("python", 0), 51: ("io", 0)}
+    machine.run(50, threads, io_ticks=before)
+    machine.watch(50)
+    (first,) = machine.poll().processes
+    assert first.io_wait_pct is None
+    machine.run(50, threads, io_ticks=after)
+    return machine.poll(after_s).processes[0]
+
+
+@pytest.mark.parametrize("setting", ["1", None], ids=["asked to count", "a kernel that counts unasked"])
+def test_the_wait_for_io_is_that_of_all_threads(machine, setting):
+    """The main thread's alone is what /proc/PID/stat gives."""
+    load = io_wait(machine, {50: 10}, {50: 10 + TICKS_PER_S // 2, 51: TICKS_PER_S}, setting=setting)
+    assert load.io_wait_pct == pytest.approx(25 + 50)
+    assert "io_wait_pct" not in load.missing
+
+
+def test_a_process_that_waits_no_more_has_no_io_wait(machine):
+    assert io_wait(machine, {51: 500}, {51: 500}).io_wait_pct == 0.0
+
+
+def test_a_long_wait_that_is_counted_at_its_end_is_no_more_than_all_of_the_time(machine):
+    assert io_wait(machine, {50: 1}, {50: 1 + 60 * TICKS_PER_S}).io_wait_pct == 100.0
+
+
+def test_a_kernel_that_does_not_count_io_waits_is_told_how_to(machine):
+    load = io_wait(machine, {50: 7}, {50: 7}, setting="0")
+    assert load.io_wait_pct is None
+    assert "`sudo sysctl kernel.task_delayacct=1`" in load.missing["io_wait_pct"]
+
+
+@pytest.mark.parametrize("setting", ["1", None])
+def test_a_process_of_which_nothing_was_counted_may_be_older_than_the_counting(machine, setting):
+    """The kernel says 0 of tasks that were started before: that is no measurement."""
+    load = io_wait(machine, {}, {}, setting=setting)
+    assert load.io_wait_pct is None
+    assert "was started before kernel.task_delayacct was 1" in load.missing["io_wait_pct"]
+
+
+def test_a_thread_that_waits_for_io_is_read_as_often_as_a_busy_one(machine):
+    machine.proc.write("sys/kernel/task_delayacct", "1\n")
+    threads = {50 + n: (f"t{n}", 0) for n in range(60)}
+    machine.run(50, threads, io_ticks={105: 1})
+    machine.watch(50)
+    machine.poll()
+    machine.proc.set_thread(50, 105, "loader", 0, 1 + TICKS_PER_S)
+    machine.poll()
+    for turn in range(2, 5):
+        machine.proc.set_thread(50, 105, "loader", 0, 1 + turn * TICKS_PER_S)
+        assert machine.poll().processes[0].io_wait_pct == pytest.approx(100.0)
+
+
 def test_the_top_five_threads_are_named(machine):
     names = {50 + n: (f"t{n}", 0) for n in range(20)}
     machine.run(50, names)
@@ -263,6 +319,53 @@ def test_processes_of_one_group_share_one_reading(machine, tmp_path):
 
     assert one == other
     assert (one.quota_cpus, one.used_cpus, one.throttled_pct, one.throttled_s_per_s) == (2.0, 1.5, 25.0, 0.5)
+
+
+def group_of(machine, tmp_path, cgroup="0::/g", **files):
+    group = tmp_path / "cgroup/g"
+    group.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "cgroup/cgroup.controllers").write_text("cpu io")
+    for name, content in files.items():
+        (group / name.replace("__", ".")).write_text(content)
+    machine.source = HostSource(lambda: machine.watched, machine.proc.root, str(tmp_path / "cgroup"), machine.clock)
+    machine.run(50, {50: ("main", 0)}, cgroup=cgroup)
+    machine.watch(50)
+    return group
+
+
+def pressure(some_us, full_us):
+    averages = "avg10=9.00 avg60=9.00 avg300=9.00"
+    return f"some {averages} total={some_us}\nfull {averages} total={full_us}\n"
+
+
+def test_io_pressure_is_of_the_time_between_two_polls(machine, tmp_path):
+    group = group_of(machine, tmp_path, io__pressure=pressure(5_000_000, 1_000_000))
+    (first,) = machine.poll().processes
+    assert first.cgroup.io_some_pct is None
+    assert first.missing["cgroup.io_some_pct"] == "needs two polls"
+    (group / "io.pressure").write_text(pressure(5_500_000, 1_100_000))
+    (load,) = machine.poll(after_s=2.0).processes
+    assert (load.cgroup.io_some_pct, load.cgroup.io_full_pct) == (pytest.approx(25.0), pytest.approx(5.0))
+    assert "cgroup.io_some_pct" not in load.missing
+
+
+def test_io_pressure_is_of_the_process_s_own_group_and_the_quota_of_whichever_limits_it(machine, tmp_path):
+    outer = group_of(machine, tmp_path, "0::/g/inner", cpu__max="200000 100000", io__pressure=pressure(0, 0))
+    (outer / "inner").mkdir()
+    (outer / "inner/io.pressure").write_text(pressure(0, 0))
+    machine.poll()
+    (outer / "io.pressure").write_text(pressure(900_000, 0))
+    (outer / "inner/io.pressure").write_text(pressure(100_000, 0))
+    group = machine.poll().processes[0].cgroup
+    assert (group.path, group.quota_cpus, group.io_some_pct) == ("/g", 2.0, pytest.approx(10.0))
+
+
+def test_a_kernel_without_pressure_figures_says_so(machine, tmp_path):
+    group_of(machine, tmp_path, cpu__max="200000 100000")
+    machine.poll()
+    (load,) = machine.poll().processes
+    assert load.cgroup.io_some_pct is None
+    assert "psi=1" in load.missing["cgroup.io_some_pct"]
 
 
 def test_a_target_that_is_no_longer_watched_is_forgotten(machine):

@@ -43,6 +43,24 @@ def test_a_page_that_stops_answering_is_raised_after_ten_seconds_and_critical():
     assert {e.name: e.text for e in found.evidence}["error"] == SILENT
 
 
+def one_of_two_pages_unread(from_s, to_s=10**6, seconds=40):
+    urls = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
+    unread = lambda s: {urls[1]: SILENT.replace("8000", "8001")} if from_s <= s < to_s else {}  # noqa: E731
+    return busy(seconds, reading={"unread": unread}, target={"urls": urls})
+
+
+def test_a_page_of_one_rank_that_stops_answering_is_raised_too():
+    frames = one_of_two_pages_unread(11)
+    assert raised_at("metrics-stale", stale.RULES, frames) == 20
+    found = symptom("metrics-stale", stale.RULES, frames)
+    assert found.headline == "1 of its 2 pages not read for 29 s: no figure covers all ranks"
+    assert "127.0.0.1:8001/metrics: no answer" in {e.name: e.text for e in found.evidence}["error"]
+
+
+def test_a_page_of_one_rank_that_misses_a_few_scrapes_is_a_hiccup():
+    assert raised_at("metrics-stale", stale.RULES, one_of_two_pages_unread(11, 19)) is None
+
+
 def test_nine_seconds_of_silence_are_a_hiccup():
     assert raised_at("metrics-stale", stale.RULES, silent(seconds=20)) is None
 

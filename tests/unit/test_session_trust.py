@@ -41,3 +41,22 @@ def test_who_is_asked_with_the_key(user, config, with_key):
     finally:
         session.stop()
     assert bool(without_key) is not with_key
+
+
+def test_no_page_of_a_stranger_s_ranks_gets_the_key():
+    urls = tuple(f"http://127.0.0.1:{port}" for port in (8000, 8001))
+    node = FakeNode((replace(a_target(4711), user="mallory", urls=urls),))
+    without_key = []
+
+    def stranger(url):
+        without_key.append(url)
+        return FakeSource(url, an_engine_reading())
+
+    session = Session(Config(), replace(node.sources, strangers=stranger))
+    session.start()
+    try:
+        until(lambda: session.latest and session.latest.engines)
+    finally:
+        session.stop()
+    assert tuple(without_key) == urls
+    assert not node.engines

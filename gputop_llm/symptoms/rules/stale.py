@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from statistics import fmean
 
-from gputop_llm.model import EngineReading
+from gputop_llm.model import EngineFrame, EngineReading
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.checks import Check, State, any_of, at_least, is_true, judged, over
 from gputop_llm.symptoms.engine import Rule
@@ -54,14 +54,22 @@ def metrics_stale(view: NodeView, limits: Limits) -> Iterator[Check]:
 def _silence(engine: EngineView, view: NodeView, limits: Limits) -> tuple[float, State]:
     """Seconds without a good scrape, and whether that is too long; unknown while the engine may be starting."""
     scrape = engine.frame.scrape
-    if scrape.value is not None:
+    if scrape.value is not None and not scrape.value.unread:
         silent_s = scrape.age_s or 0.0
+        return silent_s, is_true(silent_s > oldest_s(engine, limits))
+    whole = next((at for at, frame in engine.scrapes() if _is_whole(frame)), None)
+    if whole is not None:
+        silent_s = engine.past[-1][0] - whole
         return silent_s, is_true(silent_s > oldest_s(engine, limits))
     silent_s = engine.past[-1][0] - engine.past[0][0] if engine.past else 0.0
     age_s = engine_age_s(engine, view.now.at_s)
     if age_s is not None and age_s < limits.value("warming-up.no_token_s"):
         return silent_s, State.UNKNOWN
     return silent_s, is_true(silent_s > oldest_s(engine, limits))
+
+
+def _is_whole(frame: EngineFrame) -> bool:
+    return frame.scrape.value is not None and not frame.scrape.value.unread
 
 
 def _took_s(engine: EngineView) -> float | None:
@@ -112,7 +120,11 @@ def _symptom(
 ) -> Symptom:
     scrape = engine.frame.scrape
     answered = scrape.value is not None
-    if failing and answered:
+    unread = scrape.value.unread if scrape.value is not None and scrape.error is None else {}
+    if failing and unread:
+        pages = len(engine.target.urls) if engine.target else len(unread) + 1
+        headline = f"{len(unread)} of its {pages} pages not read for {uptime(silent_s)}: no figure covers all ranks"
+    elif failing and answered:
         headline = f"no answer from the metrics page for {uptime(silent_s)}: all engine figures are that old"
     elif failing:
         headline = f"the metrics page has never answered, asked for {uptime(silent_s)}"
@@ -120,7 +132,7 @@ def _symptom(
         headline = f"the page says that nothing runs, yet {frozen.subject.label} is {pct(frozen.mean('util_pct'))} busy"
     else:
         headline = f"the metrics page takes {seconds(took_s)}: the API server has no time left"
-    error = scrape.error or ""
+    error = scrape.error or "; ".join(unread.values())
     return Symptom(
         id=RULE,
         subject=engine.subject,

@@ -29,6 +29,11 @@ def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block
     lines += _trouble(engine, width)[: max(1, min(3, height - 7))]
     head = len(lines)
     lines.append(load_line(live, width))
+    ranks = _ranks(engine, width)
+    if engine.scrape.value is not None and engine.scrape.value.unread:
+        # There is no total: what the other ranks say is all that is known.
+        lines += ranks[: max(0, height - len(lines))]
+        ranks = []
     rows = max(0, min(7, height - len(lines)))
     models = engine.window.models if engine.window else ()
     if len(models) > 1 and not live.latency:
@@ -36,7 +41,7 @@ def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block
     else:
         lines += _with_rates(live, latency_table(live, trails, prefix, _left_width(width), rows), width, rows)
     left = height - len(lines)
-    more = _ranks(engine, width) + _details(live, width)
+    more = ranks + _details(live, width)
     lines += more[: max(0, left)]
     left = height - len(lines)
     if left >= 2:
@@ -75,7 +80,7 @@ def _trouble(engine: EngineFrame, width: int) -> list[Line]:
         return wrapped(f"▲ {printable(scrape.value.problem)}", width, "warn")
     if scrape.value is None:
         return [[("waiting for the first answer …", "dim")]]
-    return []
+    return [line for why in scrape.value.unread.values() for line in wrapped(f"▲ {printable(why)}", width, "warn")]
 
 
 def _no_engine(frame: Frame, width: int, height: int) -> Block:
@@ -185,7 +190,8 @@ def _with_rates(live: EngineLive, left: list[Line], width: int, rows: int) -> li
 def _ranks(engine: EngineFrame, width: int) -> list[Line]:
     """DP ranks under each other with aligned numbers; nothing for a single one."""
     window = engine.window
-    if window is None or len(window.ranks) < 2:
+    unread = engine.scrape.value.unread if engine.scrape.value else {}
+    if window is None or (len(window.ranks) < 2 and not unread):
         return []
     lines: list[Line] = []
     for rank in window.ranks:

@@ -72,7 +72,8 @@ def _columns(engine: EngineFrame) -> list[tuple[str, EngineLive]]:
     if window is None:
         return []
     columns = [("all", window.total)]
-    if len(window.ranks) > 1:
+    reading = engine.scrape.value
+    if len(window.ranks) > 1 or (reading is not None and reading.unread):
         columns += [(f"DP{printable(r.rank or '?')}", r) for r in window.ranks]
     if len(window.models) > 1:
         columns += [(_model_heading(at, m), m) for at, m in enumerate(window.models, 1)]
@@ -110,7 +111,8 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     reading, scrape = engine.scrape.value, engine.scrape
     target = frame.focused
     lines = [_section("Endpoint", width)]
-    lines += _pair("address", printable(engine.url), width)
+    more = [url for url in (target.urls if target else ()) if url != engine.url]
+    lines += _pair("address", printable(", ".join((engine.url, *more))), width)
     if scrape.error is not None:
         lines += _pair("error", f"▲ {printable(scrape.error)}", width, "warn")
     age, took = seconds(scrape.age_s), seconds(scrape.took_s)
@@ -121,6 +123,8 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     )
     if reading is None:
         return lines
+    for why in reading.unread.values():
+        lines += _pair("not read", f"▲ {printable(why)}", width, "warn")
     if reading.problem is not None:
         lines += _pair("problem", f"▲ {printable(reading.problem)}", width, "warn")
     version = reading.version or (target.version if target else None)

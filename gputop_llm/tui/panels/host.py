@@ -9,6 +9,8 @@ from gputop_llm.tui.panels.common import labelled, part_state
 from gputop_llm.units import DASH, number, pct, rate, size
 
 # The busiest first: with more roles than room these are the ones that stall an engine.
+# Of waiting for I/O: an engine that serves reads nothing, and a log line now and then is no news.
+WORTH_TELLING_PCT = 1.0
 _ROLE_ORDER = {"engine-core": 0, "worker": 1, "api-server": 2, "coordinator": 3}
 
 
@@ -70,23 +72,34 @@ def _process_line(process: ProcessLoad, rank: str | None, width: int) -> Line:
         *bar(value, 16 if width >= 110 else 10 if width >= 60 else 0, "busy"),
         ("  ", ""),
     ]
-    parts: list[list[Run]] = []
-    if process.cgroup is not None:
-        parts.append(_cgroup(process.cgroup))
+    # What there is no room for is left out from the end: first what is wrong.
+    parts = _warnings(process)
+    group = process.cgroup
+    if group is not None and group.quota_cpus is None:
+        parts.append(labelled("CPU quota", "none"))
+    elif group is not None and not group.throttled_pct:
+        parts.append(labelled("quota", f"{_quota_text(group)} CPUs"))
     others = [t for t in process.top_threads if t.tid != process.pid][:2]
     if others:
         parts.append(labelled("threads", ", ".join(f"{printable(t.name)} {t.cpu_pct:.0f} %" for t in others)))
-    if process.swap_bytes:
-        parts.append([(f"▲ {size(process.swap_bytes)} swapped out", "warn")])
     parts.append(labelled("RSS", size(process.rss_bytes)))
     parts.append(labelled("pid", str(process.pid)))
     return [*head, *joined(parts, width - width_of(head))]
 
 
-def _cgroup(cgroup: CgroupCpu) -> list[Run]:
-    if cgroup.quota_cpus is None:
-        return labelled("CPU quota", "none")
-    quota = f"{DASH if cgroup.used_cpus is None else f'{cgroup.used_cpus:.1f}'} of {number(cgroup.quota_cpus)}"
-    if cgroup.throttled_pct:
-        return [(f"▲ quota {quota} CPUs, throttled {cgroup.throttled_pct:.0f} %", "warn")]
-    return labelled("quota", f"{quota} CPUs")
+def _warnings(process: ProcessLoad) -> list[list[Run]]:
+    group = process.cgroup
+    texts = []
+    if group is not None and group.throttled_pct and group.quota_cpus is not None:
+        texts.append(f"quota {_quota_text(group)} CPUs, throttled {group.throttled_pct:.0f} %")
+    if process.swap_bytes:
+        texts.append(f"{size(process.swap_bytes)} swapped out")
+    if process.io_wait_pct and process.io_wait_pct >= WORTH_TELLING_PCT:
+        texts.append(f"I/O wait {process.io_wait_pct:.0f} %")
+    if group is not None and group.io_some_pct and group.io_some_pct >= WORTH_TELLING_PCT:
+        texts.append(f"stalled on I/O {group.io_some_pct:.0f} %")
+    return [[(f"▲ {text}", "warn")] for text in texts]
+
+
+def _quota_text(cgroup: CgroupCpu) -> str:
+    return f"{DASH if cgroup.used_cpus is None else f'{cgroup.used_cpus:.1f}'} of {number(cgroup.quota_cpus)}"

@@ -20,6 +20,7 @@ COLUMNS = (
     ("GPU", 0, False),
     ("st", 3, False),
     ("CPU", 6, True),
+    ("I/O", 6, True),
     ("RSS", 9, True),
     ("GPU mem", 9, True),
     ("SM", 5, True),
@@ -74,6 +75,8 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
     if not targets:
         lines.append([("no engine and no other CUDA process can be seen from here", "dim")])
     notes += list(found.notes)
+    shown = [load for t in targets for p in t.processes if (load := loads.get(p.pid or -1)) is not None]
+    notes += [f"I/O wait unknown: {load.missing['io_wait_pct']}" for load in shown if "io_wait_pct" in load.missing]
     if frame.targets.error is not None:
         notes.insert(0, f"▲ {frame.targets.error}")
     remarks: list[Line] = []
@@ -139,6 +142,7 @@ def _process_cells(process: TargetProcess, load: ProcessLoad | None, sm: Mapping
         gpus,
         process.state or DASH,
         pct(load.cpu_pct if load else None),
+        pct(load.io_wait_pct if load else None),
         size(load.rss_bytes if load else None),
         size(process.mem_bytes),
         pct(sm.get(process.nvml_pid or process.pid or -1)),
