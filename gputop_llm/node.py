@@ -94,7 +94,7 @@ def nothing_here() -> bool:
 
 def _metrics(config: Config) -> Callable[[str], Source[EngineReading]]:
     def make(url: str) -> Source[EngineReading]:
-        # Loads urllib3, and on the thread that found an engine.
+        # Imported on the thread that found an engine.
         from gputop_llm.sources.metrics import MetricsSource
 
         return MetricsSource(url, api_key=config.api_key, ca_file=config.ca_file)
