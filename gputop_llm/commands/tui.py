@@ -6,7 +6,6 @@ import os
 from argparse import Namespace
 
 from gputop_llm.commands.live import AUTO_DEMO, session_on, settings
-from gputop_llm.node import nothing_here
 from gputop_llm.tui import terminal
 
 
@@ -22,8 +21,11 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
     terminal.ensure_size()
     why = ""
     asked_for = (config.pid, config.url, config.gpu) != (None, None, None)
-    if scenario is None and not asked_for and nothing_here():
-        scenario, why = "healthy", AUTO_DEMO
+    if scenario is None and not asked_for:
+        from gputop_llm.node import nothing_here
+
+        if nothing_here():
+            scenario, why = "healthy", AUTO_DEMO
     with session_on(config, arguments, scenario, why) as session:
         from gputop_llm.tui.app import run as run_app
 
