@@ -35,6 +35,7 @@ from gputop_llm.model import (
 from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
 from gputop_llm.sampling.poller import Poller
+from gputop_llm.sampling.sharing import shared
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
@@ -97,7 +98,7 @@ class _Engine:
 
     def _polled(self, reading: EngineReading | None) -> None:
         if reading is not None:
-            self._window = self._tracker.push(reading, self._clock.mono())
+            self._window = shared(self._tracker.push(reading, self._clock.mono()), self._window)
 
     def frame(self) -> EngineFrame:
         return EngineFrame(self.target_key, self.url, self.poller.part(), self._window)
