@@ -66,23 +66,24 @@ def session_on(config: Config, arguments: Namespace, scenario: str | None, why: 
         finally:
             session.stop()
         return
-    from gputop_llm.demo.sources import start_demo
+    from gputop_llm.demo.simulator import start_simulator
 
-    # The simulator starts while the rest is imported.
-    demo = start_demo(
+    simulator = start_simulator(
         scenario,
         seed=getattr(arguments, "seed", 7),
         gpus=getattr(arguments, "gpus", 1),
         engines=getattr(arguments, "engines", 1),
     )
     try:
+        # It starts while these are imported.
         from gputop_llm import node
+        from gputop_llm.demo.sources import DemoNode
         from gputop_llm.session import Session
 
-        session = Session(config, node.demo_sources(demo, config, why))
+        session = Session(config, node.demo_sources(DemoNode(simulator), config, why))
         try:
             yield session
         finally:
             session.stop()
     finally:
-        demo.stop()
+        simulator.end()

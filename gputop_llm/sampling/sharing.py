@@ -7,12 +7,12 @@ is missing) never changes, and is made anew by each poll.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _PLAIN = frozenset({float, int, str})
+_NAMES: dict[type, tuple[str, ...]] = {}
 
 
 def shared(new: T, old: object) -> T:
@@ -70,6 +70,8 @@ def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
     return all(one is other for one, other in zip(some, others, strict=True))
 
 
-@cache
 def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))
+    names = _NAMES.get(cls)
+    if names is None:
+        names = _NAMES[cls] = tuple(field.name for field in fields(cls))
+    return names

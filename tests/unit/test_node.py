@@ -138,7 +138,7 @@ def test_without_a_terminal_nothing_is_started_or_looked_for(monkeypatch, capsys
 
     monkeypatch.setattr(tui.terminal, "check", no_terminal)
     monkeypatch.setattr(node, "nothing_here", lambda: pytest.fail("it was looked for"))
-    monkeypatch.setattr("gputop_llm.demo.sources.start_demo", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr("gputop_llm.demo.simulator.start_simulator", lambda *_, **__: pytest.fail("it was started"))
     assert run_monitor() == 2
     assert run_monitor("demo") == 2
     assert capsys.readouterr().err.count("cannot draw") == 2
