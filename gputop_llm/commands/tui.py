@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from argparse import Namespace
 
@@ -26,7 +27,12 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
 
         if nothing_here():
             scenario, why = "healthy", AUTO_DEMO
-    with session_on(config, arguments, scenario, why) as session:
-        from gputop_llm.tui.app import run as run_app
+    # A start makes a lot and drops little: looking for garbage would take a tenth of it. The app begins with that.
+    gc.disable()
+    try:
+        with session_on(config, arguments, scenario, why) as session:
+            from gputop_llm.tui.app import run as run_app
 
-        return run_app(session, config)
+            return run_app(session, config)
+    finally:
+        gc.enable()
