@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from argparse import Namespace
 
 from gputop_llm.commands.live import AUTO_DEMO, session_on, settings
 from gputop_llm.tui import terminal
+
+
+def _load_without_tls() -> None:
+    """Loads what would load OpenSSL because it is there: 5 MB and 6 ms, and nothing here speaks TLS by these two.
+
+    Both are made to work where Python has no OpenSSL. Who does speak TLS loads it then, for an engine behind https.
+    """
+    if "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # says that there is none
+    try:
+        import asyncio  # noqa: F401
+        import http.client  # noqa: F401
+    finally:
+        del sys.modules["ssl"]
 
 
 def run(arguments: Namespace, scenario: str | None = None) -> int:
@@ -29,6 +45,7 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
             scenario, why = "healthy", AUTO_DEMO
     # A start makes a lot and drops little: looking for garbage would take a tenth of it. The app begins with that.
     gc.disable()
+    _load_without_tls()
     try:
         with session_on(config, arguments, scenario, why) as session:
             from gputop_llm.tui.app import run as run_app

@@ -46,7 +46,7 @@ _LINE = re.compile(
 )
 
 # Labels that read in one way only: no escapes, no blanks around names.
-_PLAIN_LABEL = r'([a-zA-Z][a-zA-Z0-9_]*)="([^"\\\n]*)"'
+_PLAIN_LABEL = r'((?!__)[a-zA-Z_][a-zA-Z0-9_]*)="([^"\\\n]*)"'
 _PLAIN_SERIES = re.compile(rf"[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{{{_PLAIN_LABEL}(?:,{_PLAIN_LABEL})*\}})?")
 _PLAIN_LABELS = re.compile(_PLAIN_LABEL)
 

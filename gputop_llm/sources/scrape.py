@@ -11,21 +11,25 @@ from __future__ import annotations
 import http.client
 import select
 import socket
-import ssl
+import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPResponse
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from gputop_llm import __version__
 from gputop_llm.errors import SourceError, UsageError
 from gputop_llm.printable import printable
 from gputop_llm.redact import public_url
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """The largest page that is read, unpacked. vLLM's has 50 KB, and ten times that with eight ranks."""
@@ -40,6 +44,18 @@ _GIVE_KEY = "give its API key in GPUTOP_LLM_API_KEY or in a file named by --api-
 
 class _Compressed(Exception):
     """The body is compressed in a way that was not asked for."""
+
+
+class _TlsConnection(HTTPConnection):
+    """As http.client's own one, which isn't there where that was loaded without TLS."""
+
+    def __init__(self, host: str, port: int, timeout: float, context: ssl.SSLContext) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self._context = context
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +186,7 @@ class HttpReader:
         if scheme == "https":
             if self._tls is None:
                 self._tls = _tls_context(None)
-            connection = HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+            connection = _TlsConnection(host, port, timeout, self._tls)
         else:
             connection = HTTPConnection(host, port, timeout=timeout)
         self._connection, self._origin = connection, origin
@@ -303,11 +319,31 @@ def _shut(sock: socket.socket | None) -> None:
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    # Loads OpenSSL: 5 MB that only https is worth.
+    import ssl
+
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         why = "it holds no certificate" if isinstance(error, ssl.SSLError) else str(error.strerror)
         raise UsageError(f"cannot use the CA file {ca_file}", why) from error
+
+
+def _tls_reason(chain: Sequence[BaseException]) -> tuple[str, str] | None:
+    """As `_reason`; None when TLS isn't the reason."""
+    if "ssl" not in sys.modules:
+        return None
+    import ssl
+
+    for one in chain:
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted ({one.verify_message})", "name its authority with --ca-file"
+    for one in chain:
+        if isinstance(one, ssl.SSLError):
+            if one.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+                return "the port does not speak TLS", "try http://"
+            return f"TLS failed ({(one.reason or 'protocol error').replace('_', ' ').lower()})", ""
+    return None
 
 
 def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
@@ -319,12 +355,8 @@ def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
     def among(*kinds: type[BaseException]) -> BaseException | None:
         return next((one for one in chain if isinstance(one, kinds)), None)
 
-    if isinstance(found := among(ssl.SSLCertVerificationError), ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({found.verify_message})", "name its authority with --ca-file"
-    if isinstance(found := among(ssl.SSLError), ssl.SSLError):
-        if found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-            return "the port does not speak TLS", "try http://"
-        return f"TLS failed ({(found.reason or 'protocol error').replace('_', ' ').lower()})", ""
+    if (why := _tls_reason(chain)) is not None:
+        return why
     if among(socket.gaierror, UnicodeError, http.client.InvalidURL):
         return "the host's name is not known", "check the address"
     if among(ConnectionRefusedError):
