@@ -99,6 +99,15 @@ def test_the_monitor_loads_no_timeline():
     assert {m for m in loaded if m.startswith(("gputop_llm.timeline", "gputop_llm.verdict"))} == set()
 
 
+def test_the_display_loads_openssl_only_where_tls_is_spoken():
+    begin = "from gputop_llm.commands import tui; tui._load_without_tls(); import asyncio, http.client; "
+    plain = "from gputop_llm.sources.scrape import HttpReader; import gputop_llm.tui.app; HttpReader()"
+    spoken = "; import gputop_llm.notify.webhook; from gputop_llm.sources import scrape; scrape._tls_context(None)"
+
+    assert {"_ssl", "_hashlib"} & loaded_by("-c", begin + plain) == set()
+    assert "_ssl" in loaded_by("-c", begin + plain + spoken)
+
+
 @pytest.mark.parametrize("heavy", ["textual", "psutil", "urllib3"])
 def test_a_heavy_import_would_be_seen(heavy):
     assert heavy in top_level(loaded_by("-c", f"import {heavy}"))
