@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from gputop_llm.config import Config
 from gputop_llm.model import EngineReading, GpuNode, Host, Target, TargetList, TargetProcess
-from gputop_llm.modelmath import ServedModel
 from gputop_llm.session import Sources
 from gputop_llm.sources.base import Source
 
 if TYPE_CHECKING:
     from gputop_llm.demo.sources import DemoNode
+    from gputop_llm.modelmath import ServedModel
 
 
 def real_sources(config: Config) -> Sources:
@@ -50,14 +50,18 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
     Args:
         why: why it is simulated, to be said beside what is simulated.
     """
-    from gputop_llm.demo.model import served_model
+
+    def model(target: Target) -> ServedModel:
+        from gputop_llm.demo.model import served_model
+
+        return served_model(target)
 
     return Sources(
         gpus=node.gpu_source,
         discovery=lambda _newest: node.discovery_source(),
         host=node.host_source,
         metrics=_metrics(config),
-        model=served_model,
+        model=model,
         simulated=f"{node.label}; {why}" if why else node.label,
     )
 
@@ -94,7 +98,7 @@ def nothing_here() -> bool:
 
 def _metrics(config: Config) -> Callable[[str], Source[EngineReading]]:
     def make(url: str) -> Source[EngineReading]:
-        # Loads urllib3, and on the thread that found an engine.
+        # Imported on the thread that found an engine.
         from gputop_llm.sources.metrics import MetricsSource
 
         return MetricsSource(url, api_key=config.api_key, ca_file=config.ca_file)

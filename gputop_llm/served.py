@@ -6,14 +6,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gputop_llm.clock import Clock
 from gputop_llm.config import Config
 from gputop_llm.model import Frame, Target
-from gputop_llm.modelmath import ServedModel
 from gputop_llm.sampling.history import History
-from gputop_llm.symptoms.mbu_mfu import estimate
-from gputop_llm.symptoms.view import MEAN_S, NodeView
+
+if TYPE_CHECKING:
+    from gputop_llm.modelmath import ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class ServedModels:
         thread.start()
 
     def _work(self, target: Target) -> None:
+        from gputop_llm.modelmath import ServedModel
+
         assert self._read is not None
         try:
             served = self._read(target)
@@ -83,6 +86,10 @@ class ServedModels:
         """The frame with how close each engine is to its limits; as it was, should that fail."""
         if self._read is None or not frame.engines:
             return frame
+        # Imported when they are first needed: that takes 10 ms of a start.
+        from gputop_llm.symptoms.mbu_mfu import estimate
+        from gputop_llm.symptoms.view import MEAN_S, NodeView
+
         with self._lock:
             known = dict(self._known)
         try:

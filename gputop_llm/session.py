@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
@@ -32,15 +32,19 @@ from gputop_llm.model import (
     TargetList,
     TargetProcess,
 )
-from gputop_llm.modelmath import ServedModel
 from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
 from gputop_llm.sampling.poller import Poller
+from gputop_llm.sampling.sharing import shared
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
 from gputop_llm.sources.owner import user_name
 from gputop_llm.sources.pages import PagesSource
+from gputop_llm.sources.unusable import Unusable
+
+if TYPE_CHECKING:
+    from gputop_llm.modelmath import ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +53,8 @@ MAX_ENGINES = 8
 MAX_WATCHED = 64
 EVENT_SHOWN_S = 30.0
 FIRST_FRAME_S = 0.3
+# The first frames are judged by then, whatever has not answered yet.
+JUDGED_FROM_S = 1.0
 # `stop` returns within a second, hung sources or not.
 STOP_S = 0.8
 # What is always left for storing what was learnt.
@@ -80,25 +86,6 @@ class _Event(NamedTuple):
     text: str
 
 
-class _Unusable:
-    """The source of an endpoint that can't even be asked: each poll says why."""
-
-    deadline_s = 1.0
-
-    def __init__(self, name: str, failure: GputopError) -> None:
-        self.name = name
-        self._failure = failure
-
-    def poll(self) -> EngineReading:
-        raise self._failure
-
-    def abort(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class _Engine:
     """One engine being scraped, at one URL or at several: its poller and its window."""
 
@@ -112,7 +99,7 @@ class _Engine:
 
     def _polled(self, reading: EngineReading | None) -> None:
         if reading is not None:
-            self._window = self._tracker.push(reading, self._clock.mono())
+            self._window = shared(self._tracker.push(reading, self._clock.mono()), self._window)
 
     def frame(self) -> EngineFrame:
         return EngineFrame(self.target_key, self.url, self.poller.part(), self._window)
@@ -148,6 +135,8 @@ class Session:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
+        self._judging = False
+        self._first_at_mono_s: float | None = None
         self._on_frame: Callable[[Frame], None] | None = None
         self._watched_pids: set[int | None] = set()
         self._host_polls_before = 0
@@ -271,15 +260,32 @@ class Session:
                 simulated=self.sources.simulated,
                 notes=tuple(event.text for event in self._events if now - event.at_mono_s < EVENT_SHOWN_S),
             )
-        frame = self._served.limits(frame)
+        judging = self._time_to_judge(now)
+        if judging:
+            frame = self._served.limits(frame)
         self.history.append(frame)
-        # The first frame is to be on the screen at once, and has little to judge; loading the rules takes a while.
-        if frame.seq > 1:
+        if judging:
             frame = self._diagnosis.of(frame)
         self._latest = frame
         if self._on_frame is not None:
             self._on_frame(frame)
         return frame
+
+    def _time_to_judge(self, now_mono_s: float) -> bool:
+        """Whether frames are judged, against limits and by the rules.
+
+        The first frames are to be on the screen at once, and say little before there are rates; loading what
+        judges them takes as long as all else that a session imports.
+        """
+        if not self._judging:
+            if self._first_at_mono_s is None:
+                self._first_at_mono_s = now_mono_s
+            self._judging = now_mono_s - self._first_at_mono_s >= JUDGED_FROM_S or (self._seq > 1 and self.settled())
+            if self._judging:
+                with self._lock:
+                    targets = self._targets()
+                self._served.look(targets)
+        return self._judging
 
     def _shown_gpus(self) -> Part[GpuNode]:
         part = self._gpus.part()
@@ -333,7 +339,8 @@ class Session:
             targets = self._targets()
         for engine in stale:
             engine.poller.ask_to_stop()
-        self._served.look(targets)
+        if self._judging:
+            self._served.look(targets)
         self._watch_closely()
         self._first_poll(None)
 
@@ -372,7 +379,7 @@ class Session:
         try:
             return self.sources.metrics(given if given and url == public_url(given) else url)
         except GputopError as failure:
-            return _Unusable(url, failure)
+            return Unusable(url, failure)
 
     def _trusted(self, target: Target) -> bool:
         """Whether the API key may be sent there: anybody can start a process that looks like an engine."""

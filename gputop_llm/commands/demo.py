@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from gputop_llm.commands import output, tui
+from gputop_llm.demo.choice import check_scenario
 from gputop_llm.errors import ExitCode
 
 
@@ -14,10 +15,10 @@ def run(arguments: Namespace) -> int:
     Raises:
         UsageError: there is no such scenario, or no terminal.
     """
-    from gputop_llm.demo.scenarios import listing, scenario
-
     if arguments.list:
+        from gputop_llm.demo.scenarios import listing
+
         output.write_text(listing())
         return ExitCode.OK
-    scenario(arguments.demo)
+    check_scenario(arguments.demo)
     return tui.run(arguments, arguments.demo)

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gputop_llm import paths
 from gputop_llm.commands import logs
 from gputop_llm.config import Config, load
 from gputop_llm.errors import UsageError
-from gputop_llm.session import Session
+
+if TYPE_CHECKING:
+    from gputop_llm.session import Session
 
 AUTO_DEMO = "no GPU and no engine was found here"
 
@@ -53,28 +56,34 @@ def session_on(config: Config, arguments: Namespace, scenario: str | None, why: 
         UsageError: there is no such scenario.
         GputopError: the simulated node can't be started.
     """
-    from gputop_llm import node
-
     if scenario is None:
+        from gputop_llm import node
+        from gputop_llm.session import Session
+
         session = Session(config, node.real_sources(config))
         try:
             yield session
         finally:
             session.stop()
         return
-    from gputop_llm.demo.sources import start_demo
+    from gputop_llm.demo.simulator import start_simulator
 
-    demo = start_demo(
+    simulator = start_simulator(
         scenario,
         seed=getattr(arguments, "seed", 7),
         gpus=getattr(arguments, "gpus", 1),
         engines=getattr(arguments, "engines", 1),
     )
     try:
-        session = Session(config, node.demo_sources(demo, config, why))
+        # It starts while these are imported.
+        from gputop_llm import node
+        from gputop_llm.demo.sources import DemoNode
+        from gputop_llm.session import Session
+
+        session = Session(config, node.demo_sources(DemoNode(simulator), config, why))
         try:
             yield session
         finally:
             session.stop()
     finally:
-        demo.stop()
+        simulator.end()

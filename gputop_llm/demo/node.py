@@ -11,12 +11,12 @@ import random
 from dataclasses import dataclass, replace
 
 from gputop_llm.demo.cause import LOADING_S, Cause, Page
+from gputop_llm.demo.choice import gpus_per_engine
 from gputop_llm.demo.gpu_physics import SLICE_S, SimulatedGpu
 from gputop_llm.demo.host_physics import busy_pct, host, plain_load
 from gputop_llm.demo.identity import NOTE, EngineIdentity, plain_job
 from gputop_llm.demo.observations import Observations
 from gputop_llm.demo.roofline import H200, Work
-from gputop_llm.demo.scenarios import gpus_per_engine
 from gputop_llm.demo.script import Scenario
 from gputop_llm.demo.served import Served
 from gputop_llm.demo.traffic import WARM_UP_S

@@ -82,8 +82,18 @@ class Work:
 
     def add(self, other: Work, share: float = 1.0) -> None:
         """Adds `share` of `other` to this sum."""
-        for name in WORK_FIELDS:
-            setattr(self, name, getattr(self, name) + share * getattr(other, name))
+        # Field by field: a minute of it is simulated before anything is seen.
+        self.elapsed_s += share * other.elapsed_s
+        self.busy_s += share * other.busy_s
+        self.sm_active_s += share * other.sm_active_s
+        self.occupancy_s += share * other.occupancy_s
+        self.host_s += share * other.host_s
+        self.dram_bytes += share * other.dram_bytes
+        self.flop += share * other.flop
+        self.nvlink_bytes += share * other.nvlink_bytes
+        self.steps += share * other.steps
+        self.prefill_tokens += share * other.prefill_tokens
+        self.decode_tokens += share * other.decode_tokens
 
     def since(self, earlier: Work) -> Work:
         """What was done between `earlier` and now."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 
 from gputop_llm.demo import scenarios_engine, scenarios_gpu, scenarios_health, scenarios_traffic
+from gputop_llm.demo.choice import check_scenario
 from gputop_llm.demo.requests import Limits
 from gputop_llm.demo.script import Scenario
 from gputop_llm.demo.traffic import CHAT, Lengths, Stream
-from gputop_llm.errors import UsageError
 
 MAIN = (
     Scenario(
@@ -55,24 +55,8 @@ def scenario(name: str) -> Scenario:
     Raises:
         UsageError: there is none.
     """
-    found = SCENARIOS.get(name)
-    if found is None:
-        main = ", ".join(script.name for script in MAIN)
-        raise UsageError(f"no demo scenario {name!r}", "", f"choose one of: {main}, … (all: gputop-llm demo --list)")
-    return found
-
-
-def gpus_per_engine(gpus: int, engines: int) -> int:
-    """How many GPUs each engine gets; 0 without engines. GPUs that can't be shared out evenly stay idle.
-
-    Raises:
-        UsageError: no GPU, or fewer than engines.
-    """
-    if gpus < 1 or engines < 0 or engines > gpus:
-        raise UsageError(
-            f"no demo with {gpus} GPU(s) and {engines} engine(s)", "", "there must be a GPU, and one for each engine"
-        )
-    return gpus // engines if engines else 0
+    check_scenario(name)
+    return SCENARIOS[name]
 
 
 def listing() -> str:

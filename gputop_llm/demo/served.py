@@ -82,6 +82,7 @@ class Served:
         self._api_cpu_s = 25.0
         self._dice = random.Random(f"{seed}/{identity.number}/host")
         self._jitter = 1.0
+        self._loads: tuple[ProcessLoad, ...] | None = None
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -92,6 +93,7 @@ class Served:
         """Runs to the next moment of the grid; returns what was done in the slice on each GPU."""
         works = [rank.advance(to_s) for rank in self._ranks]
         self._jitter = self._dice.gauss(1.0, 0.02)
+        self._loads = None
         self._api_cpu_s += SLICE_S / 100 * (self.loads()[0].cpu_pct or 0.0)
         return {gpu: works[self._rank_on(gpu)] for gpu in self.identity.gpus}
 
@@ -106,7 +108,9 @@ class Served:
 
     def loads(self) -> tuple[ProcessLoad, ...]:
         """CPU of its processes in the last second."""
-        return engine_loads(self.identity, [rank.drive() for rank in self._ranks], self._jitter)
+        if self._loads is None:
+            self._loads = engine_loads(self.identity, [rank.drive() for rank in self._ranks], self._jitter)
+        return self._loads
 
     def metrics(self) -> str:
         """Its `/metrics` page."""

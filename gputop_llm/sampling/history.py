@@ -1,7 +1,7 @@
 """What happened in the last hour, in bounded memory.
 
-Two stores: frames of the last two minutes, for rules and records; and one number
-per second and series for an hour, for charts and "recent past" values.
+Two stores: frames of the last two minutes, for rules, the older ones with no more than rules look back at; and one
+number per second and series for an hour, for charts and "recent past" values.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from array import array
 from collections import deque
 from dataclasses import replace
 
-from gputop_llm.model import EngineFrame, Frame
+from gputop_llm.model import EngineFrame, EngineWindow, Frame
 from gputop_llm.sampling.columns import columns
 
 NAN = math.nan
+# Frames that are no older are whole: means of noisy readings go back that far, and what is older is stale.
+WHOLE_S = 15.0
 
 
 class History:
@@ -25,12 +27,13 @@ class History:
     Args:
         points: slots kept per series, one per `step_s`.
         step_s: seconds per slot; frames that come faster share a slot, the newest wins.
-        frames_s: how long frames are kept; without raw histograms, whose windows are in the frame already.
+        frames_s: how long frames are kept; without raw histograms, whose windows are in the frame already, and
+            after `WHOLE_S` without the host's readings, limits, and of windows with the figures of the total only.
         max_series: when there are more, those that ended longest ago make room; where all
             are alive, the newest ones are not kept (`dropped` counts the values lost so).
 
     The bound: `max_series` × `points` × 4 bytes (14 MiB at the defaults, 4 MiB for
-    eight GPUs and four engines), plus the frames of `frames_s`, at most `MAX_FRAMES`.
+    eight GPUs and four engines, reached after an hour), plus the frames of `frames_s`, at most `MAX_FRAMES`.
     """
 
     MAX_FRAMES = 600
@@ -44,6 +47,10 @@ class History:
         self.max_series = max_series
         self.dropped = 0
         self._frames: deque[Frame] = deque(maxlen=self.MAX_FRAMES)
+        # How many of them, the newest ones, are whole.
+        self._whole = 0
+        # Slots are counted from the first one: a ring is no longer than what there is to keep.
+        self._first_slot: int | None = None
         self._series: dict[str, array[float]] = {}
         self._last_seen: dict[str, int] = {}
         self._slot: int | None = None
@@ -51,11 +58,12 @@ class History:
 
     def append(self, frame: Frame) -> None:
         """Adds the newest frame."""
-        slot = int(frame.mono_s // self.step_s)
         with self._lock:
-            self._frames.append(_without_histograms(frame))
-            while self._frames and frame.mono_s - self._frames[0].mono_s > self.frames_s:
-                self._frames.popleft()
+            slot = int(frame.mono_s // self.step_s)
+            if self._first_slot is None:
+                self._first_slot = slot
+            slot -= self._first_slot
+            self._keep(frame)
             before = self._slot
             if before is not None and slot > before:
                 self._advance(before, slot)
@@ -67,10 +75,23 @@ class History:
                     if len(self._series) >= self.max_series and not self._make_room(before):
                         self.dropped += 1
                         continue
-                    ring = self._series[name] = array("f", [NAN]) * self.points
+                    ring = self._series[name] = array("f")
                 for position in positions:
+                    if position >= len(ring):
+                        ring.extend([NAN] * (position + 1 - len(ring)))
                     ring[position] = NAN if value is None else value
                 self._last_seen[name] = slot
+
+    def _keep(self, frame: Frame) -> None:
+        frames = self._frames
+        frames.append(_without_histograms(frame))
+        self._whole = min(self._whole + 1, len(frames))
+        while frame.mono_s - frames[-self._whole].mono_s > WHOLE_S:
+            frames[-self._whole] = _thin(frames[-self._whole])
+            self._whole -= 1
+        while frame.mono_s - frames[0].mono_s > self.frames_s:
+            frames.popleft()
+        self._whole = min(self._whole, len(frames))
 
     def _first_covered(self, frame: Frame, before: int | None, slot: int) -> int:
         """The first slot that the frame speaks for: slots that were only stepped over are no gaps.
@@ -86,7 +107,8 @@ class History:
         skipped = min(new - old, self.points)
         for position in ((new - back) % self.points for back in range(skipped)):
             for ring in self._series.values():
-                ring[position] = NAN
+                if position < len(ring):
+                    ring[position] = NAN
         for name in [n for n, seen in self._last_seen.items() if new - seen >= self.points]:
             del self._series[name], self._last_seen[name]
 
@@ -133,9 +155,33 @@ class History:
         if ring is None or self._slot is None:
             return array("f", [NAN]) * points
         end = self._slot % self.points + 1
+        newest = _filled(ring[max(0, end - points) : end], min(points, end))
         if end >= points:
-            return ring[end - points : end]
-        return ring[self.points - (points - end) :] + ring[:end]
+            return newest
+        older = ring[self.points - (points - end) :]
+        return _filled(older, points - end) + newest
+
+
+def _filled(values: array[float], points: int) -> array[float]:
+    """The values, and nothing known up to `points` of them: a ring ends with the last value that it got."""
+    return values + array("f", [NAN]) * (points - len(values))
+
+
+def _thin(frame: Frame) -> Frame:
+    """What rules look back at for longer than `WHOLE_S`: GPUs, targets, scrapes, and the figures of whole engines."""
+    return replace(
+        frame,
+        host=replace(frame.host, value=None),
+        engines=tuple(_thin_engine(engine) for engine in frame.engines),
+    )
+
+
+def _thin_engine(engine: EngineFrame) -> EngineFrame:
+    window = engine.window
+    if window is not None:
+        total = replace(window.total, latency={}, spec=None, finished_per_s={}, waiting_by_reason={}, missing={})
+        window = EngineWindow(total)
+    return replace(engine, window=window, limits=None)
 
 
 def _without_histograms(frame: Frame) -> Frame:

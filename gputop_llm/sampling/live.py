@@ -5,6 +5,7 @@ All functions are pure. A sum over ranks or models is unknown when any part of i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -220,7 +221,7 @@ def _finished(added: Change, window_s: float | None) -> dict[str, float]:
     if not window_s or any(name.startswith("finished:") for name in added.fresh):
         return {}
     return {
-        name.removeprefix("finished:"): value / window_s
+        sys.intern(name.removeprefix("finished:")): value / window_s
         for name, value in added.counters.items()
         if name.startswith("finished:")
     }

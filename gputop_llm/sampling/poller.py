@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from gputop_llm.clock import Clock
 from gputop_llm.errors import GputopError
 from gputop_llm.model import Part
+from gputop_llm.sampling.sharing import shared
 from gputop_llm.sources.base import Source
 from gputop_llm.units import seconds
 
@@ -146,7 +147,7 @@ class Poller(Generic[T]):
         value: T | None = None
         error: str | None = None
         try:
-            value = self.source.poll()
+            value = shared(self.source.poll(), self._part.value)
         except GputopError as failure:
             error = failure.sentence()
         except Exception as failure:  # a bug in one source must not stop the others

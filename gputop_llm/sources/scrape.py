@@ -1,33 +1,36 @@
 """GET over HTTP(S), kept alive, bounded in time and size, every failure one clear sentence.
 
-One connection of urllib3 is driven directly, over a socket of our own: no pool and no retries, because a poll
-has one deadline for everything, and no proxies from the environment, because an engine is near. Credentials go
-to the address that was asked for and nowhere else.
+One connection of the standard library is driven directly, over a socket of our own: no pool and no retries,
+because a poll has one deadline for everything, and no proxies from the environment, because an engine is near (and
+urllib3, which has all of that, takes 15 ms and 2.3 MB of a monitor's start). Credentials go to the address that was
+asked for and nowhere else.
 """
 
 from __future__ import annotations
 
 import http.client
+import select
 import socket
-import ssl
+import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPConnection, HTTPResponse
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
-
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.response import BaseHTTPResponse
 
 from gputop_llm import __version__
 from gputop_llm.errors import SourceError, UsageError
 from gputop_llm.printable import printable
 from gputop_llm.redact import public_url
 from gputop_llm.sources.connect import Dialler
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """The largest page that is read, unpacked. vLLM's has 50 KB, and ten times that with eight ranks."""
@@ -38,6 +41,10 @@ _ENCODINGS = {"gzip", "x-gzip", "deflate"}
 _REDIRECTS = {301, 302, 303, 307, 308}
 _KEPT_IN_PATHS = "/?%:@!$&'()*+,;=~[]"
 _GIVE_KEY = "give its API key in GPUTOP_LLM_API_KEY or in a file named by --api-key-file"
+
+
+class _Compressed(Exception):
+    """The body is compressed in a way that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class HttpReader:
         watchdog.start()
         try:
             return self._follow(url, began + deadline_s)
-        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError, ValueError, zlib.error) as error:
+        except (OSError, http.client.HTTPException, _Compressed, ValueError, zlib.error) as error:
             late = self._given_up or time.monotonic() - began >= deadline_s
             failure = self._failure(url, *(self._late(deadline_s) if late else _reason(error, self._awaited)))
             self.close()
@@ -144,7 +151,7 @@ class HttpReader:
         asked, given = _origin(urlsplit(start)), _origin(urlsplit(target))
         return asked == given or (asked[0] == "http" and given[0] == "https" and asked[1] == given[1])
 
-    def _ask(self, url: str, deadline: float, with_key: bool) -> tuple[BaseHTTPResponse, bytes]:
+    def _ask(self, url: str, deadline: float, with_key: bool) -> tuple[HTTPResponse, bytes]:
         parts = urlsplit(url)
         connection, reused = self._connect(parts, deadline)
         try:
@@ -160,17 +167,15 @@ class HttpReader:
     def _connect(self, parts: SplitResult, deadline: float) -> tuple[HTTPConnection, bool]:
         scheme, host, port = origin = _origin(parts)
         connection = self._connection
-        if connection is not None and origin == self._origin and connection.is_connected:
-            connection.timeout = _remaining(deadline)
+        if connection is not None and origin == self._origin and _idle(connection.sock):
+            connection.sock.settimeout(_remaining(deadline))
             return connection, True
         self.close()
         self._awaited, self._origin = "connection", origin
         sock = self._dialler.connect(host, port, deadline)
         if scheme == "https":
             sock = self._with_tls(sock, host, deadline)
-            connection = HTTPSConnection(host, port, timeout=_remaining(deadline))
-        else:
-            connection = HTTPConnection(host, port, timeout=_remaining(deadline))
+        connection = HTTPConnection(host, port, timeout=_remaining(deadline))
         connection.sock = sock
         # It must never connect by itself: that would be another deadline, and without our TLS.
         connection.auto_open = 0
@@ -203,7 +208,7 @@ class HttpReader:
 
     def _exchange(
         self, connection: HTTPConnection, url: str, parts: SplitResult, deadline: float, with_key: bool
-    ) -> tuple[BaseHTTPResponse, bytes]:
+    ) -> tuple[HTTPResponse, bytes]:
         headers = {
             "User-Agent": f"gputop-llm/{__version__}",
             "Accept": "text/plain, */*;q=0.5",
@@ -214,8 +219,8 @@ class HttpReader:
         if with_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         path = quote(urlunsplit(("", "", parts.path or "/", parts.query, "")), safe=_KEPT_IN_PATHS)
-        connection.request("GET", path, headers=headers, preload_content=False, decode_content=False)
-        connection.timeout = _remaining(deadline)
+        connection.request("GET", path, headers=headers)
+        connection.sock.settimeout(_remaining(deadline))
         response = connection.getresponse()
         if response.status not in _REDIRECTS and not 200 <= response.status < 300:
             raise self._failure(url, *self._refusal(response.status))
@@ -283,16 +288,13 @@ def _origin(parts: SplitResult) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _unpacked(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """The body in pieces of at most `_CHUNK` bytes, whatever it was compressed to.
-
-    urllib3 before 2.6 unpacks all that a kilobyte may hold, which can be gigabytes, before it gives anything away.
-    """
+def _unpacked(response: HTTPResponse) -> Iterator[bytes]:
+    """The body in pieces of at most `_CHUNK` bytes, whatever it was compressed to: a kilobyte may hold gigabytes."""
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     # This also tells gzip and zlib apart.
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS + 32) if encoding in _ENCODINGS else None
     if unpacker is None and encoding not in ("", "identity"):
-        raise urllib3.exceptions.DecodeError(encoding)
+        raise _Compressed(encoding)
     while chunk := response.read(_CHUNK):
         if unpacker is None:
             yield chunk
@@ -300,8 +302,9 @@ def _unpacked(response: BaseHTTPResponse) -> Iterator[bytes]:
         while chunk and not unpacker.eof:
             yield unpacker.decompress(chunk, _CHUNK)
             chunk = unpacker.unconsumed_tail
-    if unpacker is not None and not unpacker.eof:
-        raise urllib3.exceptions.ProtocolError("compressed data ended early")
+    # What ends before its announced length is no error to the library.
+    if response.length or (unpacker is not None and not unpacker.eof):
+        raise http.client.IncompleteRead(b"")
 
 
 def _remaining(deadline: float) -> float:
@@ -309,6 +312,15 @@ def _remaining(deadline: float) -> float:
     if remaining <= 0:
         raise TimeoutError
     return remaining
+
+
+def _idle(sock: socket.socket | None) -> bool:
+    """Whether a kept connection is still there: what can be read from it unasked is its end."""
+    if sock is None:
+        return False
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return not poll.poll(0)
 
 
 def _shut(sock: socket.socket | None) -> None:
@@ -320,11 +332,31 @@ def _shut(sock: socket.socket | None) -> None:
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    # Loads OpenSSL: 5 MB that only https is worth.
+    import ssl
+
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         why = "it holds no certificate" if isinstance(error, ssl.SSLError) else str(error.strerror)
         raise UsageError(f"cannot use the CA file {ca_file}", why) from error
+
+
+def _tls_reason(chain: Sequence[BaseException]) -> tuple[str, str] | None:
+    """As `_reason`; None when TLS isn't the reason."""
+    if "ssl" not in sys.modules:
+        return None
+    import ssl
+
+    for one in chain:
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted ({one.verify_message})", "name its authority with --ca-file"
+    for one in chain:
+        if isinstance(one, ssl.SSLError):
+            if one.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+                return "the port does not speak TLS", "try http://"
+            return f"TLS failed ({(one.reason or 'protocol error').replace('_', ' ').lower()})", ""
+    return None
 
 
 def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
@@ -336,23 +368,19 @@ def _reason(error: BaseException, awaited: str) -> tuple[str, str]:
     def among(*kinds: type[BaseException]) -> BaseException | None:
         return next((one for one in chain if isinstance(one, kinds)), None)
 
-    if isinstance(found := among(ssl.SSLCertVerificationError), ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({found.verify_message})", "name its authority with --ca-file"
-    if isinstance(found := among(ssl.SSLError), ssl.SSLError):
-        if found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-            return "the port does not speak TLS", "try http://"
-        return f"TLS failed ({(found.reason or 'protocol error').replace('_', ' ').lower()})", ""
-    if among(socket.gaierror, UnicodeError, urllib3.exceptions.LocationParseError, http.client.InvalidURL):
+    if (why := _tls_reason(chain)) is not None:
+        return why
+    if among(socket.gaierror, UnicodeError, http.client.InvalidURL):
         return "the host's name is not known", "check the address"
     if among(ConnectionRefusedError):
         return "nothing listens there (connection refused)", "is the engine up, and is this its port?"
     if among(http.client.RemoteDisconnected) or (awaited == "answer" and among(ConnectionError)):
         return "the server closed the connection without an answer", "is the engine up, and is this http or https?"
-    if among(urllib3.exceptions.DecodeError):
+    if among(_Compressed):
         return "the answer is compressed in a way that was not asked for", ""
     if among(zlib.error):
         return "the answer's compression is broken", ""
-    if among(http.client.IncompleteRead, urllib3.exceptions.ProtocolError, ConnectionError):
+    if among(http.client.IncompleteRead, ConnectionError):
         return "the answer broke off", "is the engine still up?"
     if among(http.client.HTTPException, ValueError):
         return "the answer is not HTTP", "is this an engine's port, and is it http or https?"

@@ -199,6 +199,7 @@ class Timeline:
             new = frames[-1:]
             _forget(self.gpus, frames[0].mono_s)
             _forget(self.engines, frames[0].mono_s)
+            self._follow(frames)
         for frame in new:
             reading = frame.gpus.value
             if reading is not None and reading is not self._reading:
@@ -209,6 +210,18 @@ class Timeline:
                 self.engines.setdefault(engine.target_key, []).append((frame.mono_s, engine))
         self._newest = frames[-1]
         return self
+
+    def _follow(self, frames: Sequence[Frame]) -> None:
+        """Takes over what the history has made of engines as their frames grew older: less of each."""
+        for frame in reversed(frames[: bisect_left(frames, frames[-1].mono_s - STALE_S, key=attrgetter("mono_s"))]):
+            known = True
+            for engine in frame.engines:
+                past = self.engines[engine.target_key]
+                at = bisect_left(past, frame.mono_s, key=itemgetter(0))
+                known = known and past[at][1] is engine
+                past[at] = (frame.mono_s, engine)
+            if known:
+                return
 
 
 def _forget(past: dict[Any, list[tuple[float, Any]]], before: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import threading
@@ -28,6 +29,8 @@ from gputop_llm.units import seconds
 
 # How often a display that gets no frames says how old it is.
 STALL_CHECK_S = 2.0
+# The start is over by then.
+SETTLED_S = 2.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
 OVERLAYS = ("targets", "help", "palette")
@@ -89,6 +92,8 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
     def on_mount(self) -> None:
         self.guard_terminal()
         self.set_interval(STALL_CHECK_S, self._check_stall)
+        if not self.is_headless:
+            self.set_timer(SETTLED_S, collect_from_now_on)
         self.session.start(self._frame_came)
 
     def _frame_came(self, _frame: Frame) -> None:
@@ -265,6 +270,13 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
 
         picture = self.export_screenshot(title="gputop-llm")
         self.say(f"saved {save(picture, 'svg', self.session.clock.wall())}")
+
+
+def collect_from_now_on() -> None:
+    """Looks for garbage again, but no more in what the start has made: that stays."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def stop_session(session: Session) -> None:

@@ -6,8 +6,9 @@ from itertools import islice, pairwise, takewhile
 
 import pytest
 
+from gputop_llm.demo.choice import NAMES, gpus_per_engine
 from gputop_llm.demo.node import SimulatedNode
-from gputop_llm.demo.scenarios import MAIN, SCENARIOS, SYMPTOMS, gpus_per_engine, listing, scenario
+from gputop_llm.demo.scenarios import MAIN, SCENARIOS, SYMPTOMS, listing, scenario
 from gputop_llm.demo.script import arrivals
 from gputop_llm.demo.traffic import WARM_UP_S
 from gputop_llm.errors import UsageError
@@ -170,6 +171,10 @@ def test_names_are_unique_and_say_what_they_are_for():
         assert script.name.startswith(script.raises or script.nearly)
         assert script.name.endswith("-near-miss") is (script.raises is None)
         assert 0 <= script.when[0] < script.when[1]
+
+
+def test_the_monitor_knows_the_simulators_scenarios_by_name():
+    assert SCENARIOS.keys() == NAMES
 
 
 @pytest.mark.parametrize(("gpus", "engines", "each"), [(1, 0, 0), (1, 1, 1), (8, 2, 4), (8, 3, 2)])

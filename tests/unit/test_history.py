@@ -22,6 +22,7 @@ from gputop_llm.model import (
 )
 from gputop_llm.model import TargetList as Targets
 from gputop_llm.sampling.history import History
+from gputop_llm.symptoms.view import Timeline
 from tests.support.fake_sources import a_gpu, an_engine_reading
 
 MIB = 1 << 20
@@ -157,6 +158,45 @@ def test_frames_are_bounded_in_number_however_fast_they_come():
     for i in range(2000):
         history.append(frame(i * 0.01))
     assert len(history.frames(1e9)) == History.MAX_FRAMES
+
+
+def test_frames_older_than_rules_look_closely_at_are_thinner():
+    history = History()
+    host = Part(value=Host(cpu_pct=5.0))
+    for time in range(40):
+        history.append(frame(time, engines=(engine_frame("1@0", float(time)),), host=host))
+    frames = history.frames(1e9)
+    whole = [f.mono_s for f in frames if f.host.value is not None and f.engines[0].window.models]
+    assert whole == [f.mono_s for f in history.frames(15)]
+    for old in frames[:20]:
+        (engine,) = old.engines
+        assert old.gpus.value.gpus[0].util_pct == 50.0
+        assert engine.window.total.running == old.mono_s
+        assert engine.window.total.latency == {}
+        assert engine.scrape.value.series[0].counters == engine_frame("1@0", old.mono_s).scrape.value.series[0].counters
+
+
+def test_the_timeline_of_the_rules_follows_the_history_to_thinner_frames():
+    history, timeline = History(), Timeline()
+    for time in range(140):
+        history.append(frame(time, engines=(engine_frame("1@0", float(time)), engine_frame("2@0"))))
+        timeline.move(history.frames(120))
+    for at, key in enumerate(("1@0", "2@0")):
+        kept = [(f.mono_s, id(f.engines[at])) for f in history.frames(120)]
+        assert [(mono_s, id(engine)) for mono_s, engine in timeline.engines[key]] == kept
+
+
+def test_a_ring_is_no_longer_than_what_it_has_to_keep():
+    def bytes_for(points: int) -> int:
+        tracemalloc.start()
+        try:
+            history = filled([1e6 + t for t in range(10)], History(points=points))
+            assert history.series(UTIL, 3) == pytest.approx([1e6 + 7, 1e6 + 8, 1e6 + 9])
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    assert bytes_for(1_000_000) < bytes_for(10) + MIB
 
 
 def test_kept_frames_have_counters_and_windows_but_no_raw_histograms():

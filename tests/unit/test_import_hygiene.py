@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"textual", "rich", "torch", "nvtx", "numpy", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
 MAY_EXIT = {"cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
-MAY_SPAWN = {"demo/sources.py", "notify/command.py", "timeline/nsys_export.py"}
+MAY_SPAWN = {"demo/simulator.py", "notify/command.py", "timeline/nsys_export.py"}
 SPAWNERS = re.compile(
     r"subprocess|multiprocessing|pty|concurrent\.futures\.process"
     r"|os\.(fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[lv]p?e?)"
@@ -97,6 +97,15 @@ def test_the_monitor_loads_no_timeline():
     assert "gputop_llm.tui.app" in loaded
     assert "numpy" not in top_level(loaded)
     assert {m for m in loaded if m.startswith(("gputop_llm.timeline", "gputop_llm.verdict"))} == set()
+
+
+def test_the_display_loads_openssl_only_where_tls_is_spoken():
+    begin = "from gputop_llm.commands import tui; tui._load_without_tls(); import asyncio, http.client; "
+    plain = "from gputop_llm.sources.scrape import HttpReader; import gputop_llm.tui.app; HttpReader()"
+    spoken = "; import gputop_llm.notify.webhook; from gputop_llm.sources import scrape; scrape._tls_context(None)"
+
+    assert {"_ssl", "_hashlib"} & loaded_by("-c", begin + plain) == set()
+    assert "_ssl" in loaded_by("-c", begin + plain + spoken)
 
 
 @pytest.mark.parametrize("heavy", ["textual", "psutil", "urllib3"])

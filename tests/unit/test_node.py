@@ -107,20 +107,20 @@ def run_monitor(*arguments: str) -> int:
 
 
 def test_where_nothing_is_the_demo_starts_by_itself_and_says_why(shown, monkeypatch):
-    monkeypatch.setattr(tui, "nothing_here", lambda: True)
+    monkeypatch.setattr(node, "nothing_here", lambda: True)
     assert run_monitor() == 0
     assert shown[0][0].sources.simulated == "simulated: healthy, seed 7; no GPU and no engine was found here"
 
 
 def test_where_something_is_it_is_shown(shown, monkeypatch):
-    monkeypatch.setattr(tui, "nothing_here", lambda: False)
+    monkeypatch.setattr(node, "nothing_here", lambda: False)
     assert run_monitor() == 0
     assert shown[0][0].sources.simulated is None
 
 
 @pytest.mark.parametrize("flag", [("--pid", "1"), ("--url", "h:8000"), ("--gpu", "0")])
 def test_who_asks_for_something_gets_no_demo_instead(shown, monkeypatch, flag):
-    monkeypatch.setattr(tui, "nothing_here", lambda: pytest.fail("it was looked for"))
+    monkeypatch.setattr(node, "nothing_here", lambda: pytest.fail("it was looked for"))
     assert run_monitor(*flag) == 0
     assert shown[0][0].sources.simulated is None
 
@@ -137,8 +137,8 @@ def test_without_a_terminal_nothing_is_started_or_looked_for(monkeypatch, capsys
         raise UsageError("cannot draw the full-screen display")
 
     monkeypatch.setattr(tui.terminal, "check", no_terminal)
-    monkeypatch.setattr(tui, "nothing_here", lambda: pytest.fail("it was looked for"))
-    monkeypatch.setattr("gputop_llm.demo.sources.start_demo", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr(node, "nothing_here", lambda: pytest.fail("it was looked for"))
+    monkeypatch.setattr("gputop_llm.demo.simulator.start_simulator", lambda *_, **__: pytest.fail("it was started"))
     assert run_monitor() == 2
     assert run_monitor("demo") == 2
     assert capsys.readouterr().err.count("cannot draw") == 2

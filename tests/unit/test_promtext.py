@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gputop_llm.sources import promtext
+from gputop_llm.sources import engines, promtext
 from gputop_llm.sources.promtext import TextParser
 from tests.support.captures import VLLM_PAGES, case_page, scrape
 
@@ -225,3 +225,9 @@ def test_a_page_that_begins_with_a_thousand_unreadable_lines_is_not_read_to_its_
 def test_a_page_with_something_to_read_is_read_to_its_end():
     samples = parse("a 1\n" + "{\n" * 5000 + "vllm:num_requests_running 1\n")
     assert (samples.read_lines, samples.skipped_lines) == (2, 5000)
+
+
+@pytest.mark.parametrize("path", VLLM_PAGES, ids=lambda path: path.name)
+def test_a_page_of_vllm_is_read_without_loading_prometheus_client(path, monkeypatch):
+    monkeypatch.setattr(promtext, "_ask_authority", lambda line: pytest.fail(f"it was asked about {line[:200]}"))
+    assert TextParser(engines.NEEDED).parse(path.read_text()).read_lines

@@ -144,7 +144,7 @@ def test_without_a_reader_there_are_no_limits(clock):
 def test_a_frame_that_can_not_be_estimated_is_shown_without(models, reader, monkeypatch):
     models.look([target()])
     known(models)
-    monkeypatch.setattr("gputop_llm.served.estimate", lambda *_: 1 / 0)
+    monkeypatch.setattr("gputop_llm.symptoms.mbu_mfu.estimate", lambda *_: 1 / 0)
     frame = busy(1)[0]
     assert models.limits(frame) is frame
 

@@ -90,7 +90,7 @@ def _gather(rows: _Rows) -> _Drafts:
             for key, values in _collect(rows, metric, drafts, prefix, label).items():
                 for part, value in values.items():
                     if math.isfinite(value):
-                        drafts[key].values[prefix + part] = value
+                        drafts[key].values[_name(prefix, part)] = value
     for name, metrics in names.HISTOGRAMS.items():
         for metric in metrics:
             buckets = _collect(rows, metric + "_bucket", drafts, name, "le")
@@ -153,6 +153,12 @@ def _bound(text: str) -> float | None:
     except ValueError:
         return None
     return None if math.isnan(bound) else bound
+
+
+@lru_cache(maxsize=2048)
+def _name(prefix: str, part: str) -> str:
+    """The same text for every scrape, as with layouts."""
+    return prefix + part
 
 
 @lru_cache(maxsize=256)
