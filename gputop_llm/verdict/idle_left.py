@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gputop_llm.model.finding import Finding, Weight
+from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.facts import by_cause, over_devices, share, span
-from gputop_llm.verdict.idle import CAUSE_LABELS, Began, Cause
+from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.launch import launch_facts
 from gputop_llm.verdict.launches import Launches
 

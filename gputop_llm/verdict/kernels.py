@@ -18,7 +18,7 @@ from gputop_llm.verdict.advice import EAGER_FLAGS
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage, Mask
 from gputop_llm.verdict.facts import listed, share, span
-from gputop_llm.verdict.grouped import FAMILIES, families, from_graphs, union_lengths
+from gputop_llm.verdict.grouped import FAMILIES, from_graphs, union_lengths
 from gputop_llm.verdict.kernel_names import Family, short_name
 
 #: A kernel below this share of the window is never proposed for Nsight Compute.
@@ -103,7 +103,7 @@ class Hot:
 
 def analyse(context: Context) -> tuple[Hot, ...]:
     """One entry for each device with activity."""
-    family = families(context.timeline)
+    family = context.families
     labels, label_of = _labels(context)
     return tuple(_of_device(context, covered, family, labels, label_of) for covered in context.coverage)
 

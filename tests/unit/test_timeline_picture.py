@@ -16,8 +16,8 @@ from gputop_llm.tui.draw import plain
 from gputop_llm.tui.panels.timeline_picture import CAUSES, legend, picture, scale, shares
 from gputop_llm.tui.panels.timeline_scene import hottest_kernel, longest_gaps, scene, slowest_steps
 from gputop_llm.tui.viewport import Viewport
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.idle import Cause
 from tests.support.synth import Simulation
 from tests.support.timelines import made
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from gputop_llm.timeline.intervals import union
 from gputop_llm.timeline.model import I64, U8, Kind, Timeline
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Intervals
-from gputop_llm.verdict.idle import Cause
 from gputop_llm.verdict.kernel_names import short_name
 
 
@@ -66,7 +66,7 @@ def _device(context: Context, position: int) -> DeviceScene:
     timeline = context.timeline
     covered = context.coverage[position]
     gaps = context.idle[covered.device].gaps
-    dominant = gaps.dominant
+    dominant = gaps.by_cause.dominant()
     own = np.flatnonzero(
         (timeline.ops.device == covered.device)
         & (timeline.ops.end > timeline.start)
@@ -96,11 +96,11 @@ def longest_gaps(context: Context, labels: dict[Cause, str], most: int = 50) -> 
     found = []
     timeline = context.timeline
     for number, idle in context.idle.items():
-        gaps = idle.gaps
+        gaps, dominant = idle.gaps, idle.gaps.by_cause.dominant()
         for at in idle.longest(most).tolist():
             start, end, after = int(gaps.start[at]), int(gaps.end[at]), int(gaps.next_op[at])
             name = timeline.name(int(timeline.ops.name_id[after])) if after >= 0 else ""
-            what = f"gap on {context.device_label(number)}: {labels[Cause(int(gaps.dominant[at]))]}"
+            what = f"gap on {context.device_label(number)}: {labels[Cause(int(dominant[at]))]}"
             found.append(Place(start, end, what + (f", before {short_name(name) or name}" if name else "")))
     return sorted(found, key=lambda place: place.start - place.end)[:most]
 
