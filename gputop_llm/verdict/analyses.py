@@ -11,6 +11,7 @@ from gputop_llm.verdict import (
     copies,
     gil,
     host,
+    idle_elsewhere,
     idle_left,
     interference,
     kernels,
@@ -64,6 +65,7 @@ def analysed(context: Context) -> Analysed:
         *phases.findings(phased, context),
         *interference.findings(interference.analyse(context), context),
     ]
+    found += idle_elsewhere.findings(context)
     found += idle_left.findings(context, launches, found)
     shown = {
         "coverage": tables.coverage(context),

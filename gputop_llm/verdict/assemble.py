@@ -89,6 +89,9 @@ def _healthy(context: Context, done: Analysed) -> str:
     busy = [covered.busy_pct for covered in context.coverage]
     low, high = min(busy), max(busy)
     text = share(low) if high - low < 1.0 else f"{low:.0f} to {high:.0f} %"
+    without = next((f for f in done.findings if f.id == "no-request-in-flight"), None)
+    if low < BUSY_PCT and without is not None:
+        return f"healthy for its load: {text} busy; {without.headline}"
     if low < BUSY_PCT:
         return f"healthy: {text} busy, and no single cause could give back {HEALTHY_BELOW_PCT:.0f} % of the window"
     families = max(done.hot, key=lambda one: one.busy_ns).families

@@ -45,6 +45,11 @@ class Context:
         self.timeline = timeline
         self._no_request = no_request
 
+    @property
+    def no_request_known(self) -> bool:
+        """Whether the times without a request in flight were given, not read from the record."""
+        return self._no_request is not None
+
     @cached_property
     def uses(self) -> U8:
         """The use (`apis.Api`) of each row of `timeline.calls`."""
