@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gputop_llm.model.finding import Fact, Finding, Verdict, Weight
 from gputop_llm.printable import printable
@@ -40,13 +40,16 @@ _TOLD_DIAGNOSTICS = ("error", "warning")
 _MOST_DIAGNOSTICS = 5
 
 
-def judge(timeline: Timeline, context: Context | None = None) -> Verdict:
+def judge(
+    timeline: Timeline, context: Context | None = None, progress: Callable[[float], None] | None = None
+) -> Verdict:
     """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged.
 
-    A `context` of the timeline keeps what was worked out for whoever draws it afterwards.
+    A `context` of the timeline keeps what was worked out for whoever draws it afterwards. `progress` gets the share of
+    the analyses that is done, 0 to 1; what it raises ends them.
     """
     context = context or Context(timeline)
-    done = analysed(context)
+    done = analysed(context, progress)
     ranked = tuple(sorted(done.findings, key=_rank))
     refused = refusal(context)
     worth = [finding for finding in ranked if _worth(finding)]
