@@ -12,6 +12,7 @@ from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Intervals
 from gputop_llm.verdict.kernel_names import short_name
+from gputop_llm.verdict.kernels import hottest
 
 
 @dataclass(frozen=True)
@@ -119,19 +120,12 @@ def slowest_steps(context: Context, labels: dict[int, str], most: int = 50) -> l
 
 
 def hottest_kernel(context: Context, most: int = 50) -> list[Place]:
-    """The runs of the kernel (or graph replay) that has the largest summed time, the longest first."""
-    timeline = context.timeline
-    ops = timeline.ops
-    rows = np.flatnonzero(
-        ((ops.kind == Kind.KERNEL) | (ops.kind == Kind.GRAPH)) & (ops.end > timeline.start) & (ops.start < timeline.end)
-    )
-    if not len(rows):
+    """The runs of the kernel (or of whole graph replays) that the table of kernels puts first, the longest first."""
+    found = hottest(context)
+    if found is None:
         return []
-    time = ops.end[rows] - ops.start[rows]
-    names, which = np.unique(ops.name_id[rows], return_inverse=True)
-    hottest = int(np.argmax(np.bincount(which, weights=time)))
-    runs = np.flatnonzero(which == hottest)
-    full = timeline.name(int(names[hottest]))
-    text = f"hottest kernel ({len(runs):,} runs): {short_name(full) or full}"
-    longest = rows[runs[np.argsort(-time[runs], kind="stable")][:most]]
+    ops = context.timeline.ops
+    kernel, rows = found
+    text = f"hottest kernel ({len(rows):,} runs): {kernel.name}"
+    longest = rows[np.argsort(ops.start[rows] - ops.end[rows], kind="stable")][:most]
     return [Place(int(ops.start[row]), int(ops.end[row]), text) for row in longest.tolist()]
