@@ -2,7 +2,7 @@
 
     python -m benchmarks.verdict [--runs 3] [--scale] [--markdown FILE] [--svg FILE] [--folder DIR]
 
-Without `--scale`: a generated Nsight Systems export of 1 M kernels and 2 M API calls, one of as many rows that mixes four
+Without `--scale`: a generated Nsight Systems export of 1 M kernels and 2 M API calls, one as large that mixes four
 GPUs, processes and kinds of work, and a Kineto trace of 130 MB.
 With it: exports of 0.1, 0.3, 1 and 3 M kernels with twice as many calls, which show whether cost grows with size.
 
