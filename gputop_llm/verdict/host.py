@@ -13,7 +13,7 @@ import numpy as np
 from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
-from gputop_llm.timeline.intervals import clip, length, subtract, union
+from gputop_llm.timeline.intervals import clip, length, overlap_with, union
 from gputop_llm.timeline.model import I32, I64, CpuOps, HostCalls, OsWaits, Ranges
 from gputop_llm.verdict.advice import LARGER_BATCHES, OVERLAP
 from gputop_llm.verdict.apis import Api
@@ -131,7 +131,7 @@ def _threads(context: Context) -> tuple[HostThread, ...]:
                 sync_ns=length(*sync),
                 operator_ns=length(*inside),
                 os_wait_ns=length(*kept),
-                work_ns=length(*subtract(active, still)),
+                work_ns=length(*active) - int(overlap_with(*still, active).sum()),
                 window_ns=timeline.window_ns,
             )
         )

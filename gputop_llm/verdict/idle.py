@@ -196,8 +196,12 @@ class _Hosts:
         """For some gaps of one thread, in time order: time by cause added to `by_cause`, and how they began."""
         began = np.full(len(low), Began.DRY, dtype=np.uint8)
         before: I64 | int = 0
+        known: Intervals | None = None
         for cause, intervals in self._activities(thread, int(low[0]), int(high.max())):
             # Each set holds those before it too: what is new in it is this cause's own.
+            if intervals is known or not len(intervals[0]):
+                continue
+            known = intervals
             reached = overlap_with(low, high, intervals)
             by_cause[:, cause] += reached - before
             before = reached

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_llm.timeline.intervals import intersect, length, union
+from gputop_llm.timeline.intervals import overlap_with, union
 from gputop_llm.timeline.model import I32, I64, Kind
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.causes import Cause
@@ -155,7 +155,7 @@ def _waited_in(context: Context, device: int, times: Intervals) -> int:
     calls, use = context.timeline.calls, context.uses
     waits = (use == Api.SYNC) | (use == Api.BLOCKING_COPY)
     waits &= np.isin(calls.thread, context.submitters[device])
-    return length(*intersect(times, union(calls.start[waits], calls.end[waits])))
+    return int(overlap_with(*union(calls.start[waits], calls.end[waits]), times).sum())
 
 
 def _launch_calls(context: Context, device: int) -> tuple[I64, I64]:
