@@ -2,7 +2,8 @@
 
     python -m benchmarks.verdict [--runs 3] [--scale] [--markdown FILE] [--svg FILE] [--folder DIR]
 
-Without `--scale`: a generated Nsight Systems export of 1 M kernels and 2 M API calls, and a Kineto trace of 130 MB.
+Without `--scale`: a generated Nsight Systems export of 1 M kernels and 2 M API calls, one as large that mixes four
+GPUs, processes and kinds of work, and a Kineto trace of 130 MB.
 With it: exports of 0.1, 0.3, 1 and 3 M kernels with twice as many calls, which show whether cost grows with size.
 
 Wall time, CPU time and peak memory (ru_maxrss) are the kernel's own account of each child, by wait4(2). The median of
@@ -30,6 +31,14 @@ TRACE_BYTES = 130_000_000
 #: To reach: seconds, and bytes where memory is bounded.
 NSYS_TARGET = (6.0, 400e6)
 KINETO_TARGET = (4.0, None)
+
+
+#: By kind of capture: the file's name and what makes it.
+_MADE = {
+    "nsys": ("{}.sqlite", "big_nsys_sqlite(p, n, 2 * n)"),
+    "mixed": ("{}-mixed.sqlite", "mixed_nsys_sqlite(p, n, 2 * n)"),
+    "kineto": ("{}.json", "big_kineto_json(p, n)"),
+}
 
 
 class Cost(NamedTuple):
@@ -74,9 +83,9 @@ def _once(command: Sequence[str]) -> Cost:
 
 def generate(folder: Path, kind: str, amount: int) -> Path:
     """The file, made (in a process of its own) unless it is there."""
-    path = folder / (f"{amount}.sqlite" if kind == "nsys" else f"{amount}.json")
+    name, call = _MADE[kind]
+    path = folder / name.format(amount)
     if not path.exists():
-        call = "big_nsys_sqlite(p, n, 2 * n)" if kind == "nsys" else "big_kineto_json(p, n)"
         code = (
             "import sys, os; from pathlib import Path; from tests.support.synth_big import *;"
             f"p, n = Path(sys.argv[1] + '.part'), int(sys.argv[2]); {call}; os.rename(p, sys.argv[1])"
@@ -88,17 +97,18 @@ def generate(folder: Path, kind: str, amount: int) -> Path:
 def rows(folder: Path, scale: bool, runs: int) -> list[Row]:
     """Every case, measured."""
     cases = [("nsys", kernels) for kernels in (SCALE if scale else (KERNELS,))]
-    cases += [] if scale else [("kineto", TRACE_BYTES)]
+    cases += [] if scale else [("mixed", KERNELS), ("kineto", TRACE_BYTES)]
     found = []
     for kind, amount in cases:
         path = generate(folder, kind, amount)
         cost = measure([sys.executable, "-m", "gputop_llm", "verdict", str(path), "--json"], runs)
         if cost.code:
             raise SystemExit(f"the verdict of {path} ended with {cost.code}")
-        if kind == "nsys":
-            name = f"nsys SQLite, {amount / 1e6:g} M kernels, {2 * amount / 1e6:g} M API calls"
-        else:
+        if kind == "kineto":
             name = f"Kineto JSON, {amount / 1e6:.0f} MB"
+        else:
+            works = "kernels" if kind == "nsys" else "kernels, copies, memsets and graph nodes on 4 GPUs"
+            name = f"nsys SQLite, {amount / 1e6:g} M {works}, {2 * amount / 1e6:g} M API calls"
         target = KINETO_TARGET if kind == "kineto" else NSYS_TARGET if amount == KERNELS else None
         found.append(Row(name, path.stat().st_size, cost, target))
         print(line(found[-1]), file=sys.stderr, flush=True)

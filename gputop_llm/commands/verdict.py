@@ -34,18 +34,21 @@ def run(arguments: Namespace) -> int:
 
     files = [Path(name) for name in arguments.files]
     written = None if arguments.perfetto is None else _distinct(Path(arguments.perfetto), files)
-    with _interruptible() as stopped, _Progress() as progress:
-        try:
-            timeline = read_capture(files, progress.show, stopped.is_set)
-            if written is not None:
-                from gputop_llm.report.perfetto import write_perfetto
+    with _Progress() as progress:
+        with _interruptible() as stopped:
+            try:
+                timeline = read_capture(files, progress.show, stopped.is_set)
+                if written is not None:
+                    from gputop_llm.report.perfetto import write_perfetto
 
-                write_perfetto(written, timeline, cancelled=stopped.is_set)
-        except GputopError:
-            if stopped.is_set():
-                raise KeyboardInterrupt from None
-            raise
-    verdict = judge(timeline)
+                    write_perfetto(written, timeline, cancelled=stopped.is_set)
+            except GputopError:
+                if stopped.is_set():
+                    raise KeyboardInterrupt from None
+                raise
+        # Here nothing lies about that must be removed: Ctrl-C may come as an exception, at once.
+        progress.begin("analysing")
+        verdict = judge(timeline, progress=progress.show)
     if arguments.json:
         from gputop_llm.report import verdict_json
 
@@ -95,6 +98,7 @@ class _Progress:
         self._stream = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
         self._next = time.monotonic() + _QUIET_S
         self._shown = False
+        self._phase = "reading"
 
     def __enter__(self) -> _Progress:
         return self
@@ -104,11 +108,18 @@ class _Progress:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
+    def begin(self, phase: str) -> None:
+        """What follows is another phase."""
+        self._phase = phase
+        if self._shown:
+            self._next = 0.0
+        self.show(0.0)
+
     def show(self, share: float) -> None:
         """Tells the share that is done."""
         now = time.monotonic()
         if self._stream is None or now < self._next:
             return
         self._next, self._shown = now + _REDRAW_S, True
-        self._stream.write(f"\rreading {100 * min(max(share, 0.0), 1.0):3.0f} %\x1b[K")
+        self._stream.write(f"\r{self._phase} {100 * min(max(share, 0.0), 1.0):3.0f} %\x1b[K")
         self._stream.flush()

@@ -1,7 +1,8 @@
 """A window of a timeline as a Chrome trace, which Perfetto and chrome://tracing open and our own reader reads back.
 
 Events carry the names that Kineto gives them. Two things differ: launches and their work are joined by numbers of this
-file's own (those of several processes would collide), and a graph replay recorded whole becomes one kernel row.
+file's own (those of several processes would collide), and a graph replay recorded whole becomes one kernel row. Events
+of one track must nest, so what a stream runs at the same time (nodes of a replay) gets a further track beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _ROWS = 8_192
 #: No process has such an id (Linux ends at 4,194,304): tracks of GPUs, and of processes whose id is unknown.
 _GPU_PID, _UNKNOWN_PID = 10_000_000, 20_000_000
 _NO_STREAM = 999_999
+#: Further tracks of streams are numbered from here on.
+_BESIDE = 900_000_000
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "DtoD", 4: "HtoH", 5: "PtoP", 6: "UVM"}
 _MEMORIES = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Managed"}
 
@@ -80,6 +83,8 @@ def _pieces(timeline: Timeline, window: tuple[int, int]) -> Iterator[str]:
     for lines in events.chunks():
         if lines:
             yield ",\n" + ",\n".join(lines)
+    for event in events.tracks():
+        yield ",\n" + json.dumps(event)
     yield "\n]}\n"
 
 
@@ -126,11 +131,11 @@ def _names(timeline: Timeline, window: tuple[int, int], base: int) -> Iterator[d
         }  # fmt: skip
     else:
         # A trace without events of its own must still be a list of events.
-        yield {"ph": "M", "name": "trace_name", "pid": 0, "tid": 0, "args": {"name": "gputop-llm"}}
+        yield _meta("trace_name", 0, 0, "gputop-llm")
 
 
 def _meta(what: str, pid: int, tid: int, name: str) -> dict[str, object]:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
 
 
 def _pid(timeline: Timeline, position: int) -> int:
@@ -155,6 +160,9 @@ class _Events:
         self.base = min([low, *calls.start[self._launches].tolist()])
         self._threads = [f'"pid":{_pid(timeline, t.process)},"tid":{_tid(timeline, n)}' for n, t in
                          enumerate(timeline.threads)]  # fmt: skip
+        # By device and stream: for each of its tracks the number, and where its last event ends.
+        self._tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._beside = _BESIDE
         # A name stands in thousands of rows.
         self._name = lru_cache(maxsize=65_536)(lambda number: json.dumps(timeline.name(number)))
         self._shapes = lru_cache(maxsize=65_536)(lambda number: _as_json(timeline.name(number)))
@@ -210,8 +218,27 @@ class _Events:
                 label = self._copy_name(name, direction, source, target)
         else:
             args += f',"grid":[{grid},1,1],"block":[{block},1,1]'
-        track = f'"pid":{_GPU_PID + device},"tid":{stream if stream >= 0 else _NO_STREAM}'
+        track = f'"pid":{_GPU_PID + device},"tid":{self._track(device, stream, start, end)}'
         return f'{{"ph":"X","cat":"{category}","name":{label},{track},{self._when(start, end)},"args":{{{args}}}}}'
+
+    def _track(self, device: int, stream: int, start: int, end: int) -> int:
+        """The first track of a stream on which nothing is under way."""
+        tracks = self._tracks.setdefault((device, stream), [(stream if stream >= 0 else _NO_STREAM, start)])
+        for position, (number, free) in enumerate(tracks):
+            if start >= free:
+                tracks[position] = (number, end)
+                return number
+        tracks.append((self._beside, end))
+        self._beside += 1
+        return self._beside - 1
+
+    def tracks(self) -> Iterator[dict[str, object]]:
+        """The names of the streams' tracks, once all events are written."""
+        for (device, stream), tracks in self._tracks.items():
+            name = f"stream {stream}" if stream >= 0 else "stream unknown"
+            for position, (number, _) in enumerate(tracks):
+                beside = f", at the same time ({position + 1})" if position else ""
+                yield _meta("thread_name", _GPU_PID + device, number, name + beside)
 
     def _call(self, row: int, start: int, end: int, name: int, thread: int, _correlation: int) -> str:
         return self._host("cuda_runtime", start, end, name, thread, f'"correlation":{row + 1}')

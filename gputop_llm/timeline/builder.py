@@ -184,20 +184,22 @@ class TimelineBuilder:
 def _launches(ops: DeviceOps, calls: HostCalls, thread_process: Any) -> Any:
     """For each device row the call that issued it, by (process, correlation); the earliest call wins, -1 is none."""
     launch = np.full(len(ops), -1, dtype=np.int64)
-    rows = np.flatnonzero(calls.correlation > 0)
-    if not len(ops) or not len(rows):
-        return launch
-    keys = _keys(thread_process[calls.thread[rows]], calls.correlation[rows])
-    if not bool((keys[1:] >= keys[:-1]).all()):
-        order = np.argsort(keys, kind="stable")
-        keys, rows = keys[order], rows[order]
-    wanted = _keys(ops.process, ops.correlation)
-    position = np.minimum(np.searchsorted(keys, wanted, side="left"), len(keys) - 1)
-    hit = (ops.correlation > 0) & (keys[position] == wanted)
-    launch[hit] = rows[position[hit]]
+    processes = np.unique(ops.process)
+    # One process at a time: what this takes for a moment goes by the largest one.
+    for process in processes if len(calls) else ():
+        issued = calls.correlation > 0
+        if len(processes) > 1 or len(thread_process) > 1:
+            issued &= (thread_process == process)[calls.thread]
+        rows = np.flatnonzero(issued).astype(np.int32)
+        own = np.flatnonzero((ops.process == process) & (ops.correlation > 0))
+        if not len(rows) or not len(own):
+            continue
+        keys = calls.correlation[rows]
+        if not bool((keys[1:] >= keys[:-1]).all()):
+            order = np.argsort(keys, kind="stable")
+            keys, rows = keys[order], rows[order]
+        wanted = ops.correlation[own]
+        position = np.minimum(np.searchsorted(keys, wanted, side="left"), len(keys) - 1)
+        hit = keys[position] == wanted
+        launch[own[hit]] = rows[position[hit]]
     return launch
-
-
-def _keys(process: Any, correlation: Any) -> Any:
-    """One sortable number per (process, correlation); processes are few, correlations have 32 bits."""
-    return (process.astype(np.int64) << 48) ^ correlation

@@ -11,7 +11,8 @@ from gputop_llm.errors import GputopError
 from gputop_llm.timeline import nsys_schema as schema
 from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.model import I32, I64, U8, CopyKind, Kind, Memory
-from gputop_llm.timeline.nsys_db import Column, NsysDb
+from gputop_llm.timeline.nsys_columns import Column
+from gputop_llm.timeline.nsys_db import NsysDb
 from gputop_llm.timeline.nsys_ids import NsysIds, translated
 from gputop_llm.timeline.unpack import shown
 
@@ -139,8 +140,8 @@ class NsysActivity:
         return np.where(inside, node, -1), np.where(graph > 0, graph, np.where(inside, node >> 32, -1))
 
     def _kernel_name(self, table: str) -> Column:
-        names = [f'"{n}"' for n in ("demangledName", "shortName", "mangledName") if self._db.has(table, n)]
-        return Column(f"coalesce({', '.join(names)}, -1)" if names else None, -1)
+        names = ("demangledName", "shortName", "mangledName")
+        return Column(tuple(name for name in names if self._db.has(table, name)), -1)
 
     def _numbers(self, process: I32, device: I64) -> I32:
         return translated(
@@ -170,9 +171,10 @@ class NsysActivity:
         """Calls into the operating system; those inside of another are left to the outer one."""
         table = schema.OSRT
         columns = [schema.column(self._db, table, name) for name in ("start", "end", "globalTid", "nameId")]
-        where = "ifnull(nestingLevel, 0) = 0" if self._db.has(table, "nestingLevel") else "1"
-        for chunk, _ in self._db.chunks(table, columns, where):
-            start, end, tid, name = kept(self._db, table, chunk)
+        columns.append(schema.column(self._db, table, "nestingLevel", 0))
+        for chunk, _ in self._db.chunks(table, columns):
+            outer = chunk[-1] == 0
+            start, end, tid, name = kept(self._db, table, [column[outer] for column in chunk[:-1]])
             self._waits(start, end, self._ids.name_ids(name), self._ids.thread_rows(tid))
 
     def descheduled(self) -> None:

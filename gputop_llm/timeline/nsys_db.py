@@ -1,5 +1,6 @@
 """An Nsight Systems SQLite export, open for reading: tables, whole-number columns, texts.
 
+Numbers of large tables are taken from the file's pages where they are stored the plain way, and from SQLite elsewhere.
 The file comes from anywhere, so it is treated as hostile: it is never written to, only ordinary tables are read (no
 views, no virtual tables), no SQL of its own runs, and no value is trusted to have its column's type.
 """
@@ -11,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline.model import I64
+from gputop_llm.timeline.nsys_columns import Column, quoted
+from gputop_llm.timeline.sqlite_pages import SqlitePages, Unusual, Values
 from gputop_llm.timeline.unpack import head, shown
 
 MAGIC = b"SQLite format 3\0"
@@ -30,16 +33,7 @@ _STEPS = 500_000
 #: Kernel names of template libraries reach 4 KB.
 MAX_TEXT = 8192
 _LOCKED_S = 1.0
-
-
-class Column(NamedTuple):
-    """A whole number to read: a column of the table or an expression over some, or nothing but the default.
-
-    Without a default it is needed.
-    """
-
-    sql: str | None
-    default: int | None = None
+_WRONG_TYPE = "values of a wrong type"
 
 
 class NsysDb:
@@ -56,12 +50,19 @@ class NsysDb:
         self._connection = _open(path, label)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._connection.set_progress_handler(lambda: int(cancelled()), _STEPS)
-        found = self.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
-        self.tables = frozenset(str(name) for (name,) in found)
+        # From the first look on until it is closed nobody may write to the file.
+        self.rows("BEGIN")
+        found = self.rows("SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
+        self._roots = {str(name): int(root) for name, root in found}
+        self.tables = frozenset(self._roots)
+        self._pages = None if _unwritten(path) else SqlitePages(path)
 
     def close(self) -> None:
         """Closes the file."""
         self._connection.close()
+        # Only now: closing a file gives up all locks that this process has on it.
+        if self._pages is not None:
+            self._pages.close()
 
     def __enter__(self) -> NsysDb:
         return self
@@ -73,7 +74,7 @@ class NsysDb:
         """The columns of a table, none if there is no such table."""
         if table not in self._columns:
             # table_info leaves generated columns out: their expressions never run.
-            names = self.rows(f"PRAGMA table_info({_quoted(table)})") if table in self.tables else ()
+            names = self.rows(f"PRAGMA table_info({quoted(table)})") if table in self.tables else ()
             self._columns[table] = frozenset(str(row[1]) for row in names)
         return self._columns[table]
 
@@ -86,7 +87,7 @@ class NsysDb:
         if table not in self.tables:
             return 0
         try:
-            ((rows,),) = self.rows(f"SELECT max(rowid) FROM {_quoted(table)}")
+            ((rows,),) = self.rows(f"SELECT max(rowid) FROM {quoted(table)}")
         except GputopError:
             return 0
         return max(rows, 0) if isinstance(rows, int) else 0
@@ -105,9 +106,57 @@ class NsysDb:
 
         Rows in which a needed column holds no whole number are left out and counted; in others the default stands.
         """
-        read = [c for c in columns if c.sql is not None]
-        wanted = [str(c.sql) if c.default is None else f"ifnull({c.sql}, {c.default})" for c in read]
-        sql = f"SELECT {', '.join([*wanted, text] if text else wanted)} FROM {_quoted(table)} WHERE {where}"
+        if text is None and where == "1":
+            last: int | None = None
+            try:
+                for arrays, rowid in self._from_pages(table, columns):
+                    last = rowid
+                    yield arrays, []
+                return
+            except Unusual:
+                where = "1" if last is None else f"_rowid_ > {last}"
+        yield from self._from_rows(table, columns, where, text)
+
+    def _from_pages(self, table: str, columns: Sequence[Column]) -> Iterator[tuple[list[I64], int]]:
+        """Pieces read from the file's pages, each with the rowid of its last row."""
+        layout = self._layout(table)
+        wanted = sorted({layout[name] for column in columns for name in column.names if name in layout})
+        if self._pages is None or not wanted:
+            raise Unusual
+        for parts, last in self._pages.rows(self._roots[table], len(layout), wanted):
+            length = len(parts[0].numbers)
+            self._count(length)
+            by_name = {name: parts[wanted.index(at)] for name, at in layout.items() if at in wanted}
+            read = [
+                column.of([by_name[name] for name in column.names])
+                if column.names
+                else Values(np.broadcast_to(np.int64(column.default or 0), length), None)
+                for column in columns
+            ]
+            lacking = [values.whole for values in read if values.whole is not None]
+            if lacking:
+                good = np.logical_and.reduce(lacking)
+                self.skipped[table, _WRONG_TYPE] += int((~good).sum())
+                yield [values.numbers[good] for values in read], last
+            else:
+                yield [values.numbers for values in read], last
+
+    def _layout(self, table: str) -> dict[str, int]:
+        """Where in a row each column stands; nothing for tables that are not stored the plain way.
+
+        A key may stand for the rowid and be stored as NULL; generated columns need not be stored.
+        """
+        found = self.rows(f"PRAGMA table_xinfo({quoted(table)})") if table in self.tables else []
+        if any(key or hidden for *_, key, hidden in found):
+            return {}
+        return {str(name): position for position, (_, name, *_) in enumerate(found)}
+
+    def _from_rows(
+        self, table: str, columns: Sequence[Column], where: str, text: str | None
+    ) -> Iterator[tuple[list[I64], list[Any]]]:
+        read = [c for c in columns if c.names]
+        wanted = [c.sql for c in read]
+        sql = f"SELECT {', '.join([*wanted, text] if text else wanted)} FROM {quoted(table)} WHERE {where}"
         pieces: list[I64] = []
         texts: list[Any] = []
         try:
@@ -145,7 +194,7 @@ class NsysDb:
         numbers = [value for value in fixed if value is not None]
         if len(numbers) == len(fixed):
             return numbers
-        self.skipped[table, "values of a wrong type"] += 1
+        self.skipped[table, _WRONG_TYPE] += 1
         return []
 
     def _count(self, rows: int) -> None:
@@ -167,9 +216,9 @@ class NsysDb:
 
 
 def _by_column(columns: Sequence[Column], pieces: Sequence[I64]) -> list[I64]:
-    table = np.concatenate(pieces).reshape(-1, sum(c.sql is not None for c in columns))
+    table = np.concatenate(pieces).reshape(-1, sum(bool(c.names) for c in columns))
     read = iter(table.T)
-    return [next(read) if c.sql is not None else np.broadcast_to(np.int64(c.default or 0), len(table)) for c in columns]
+    return [next(read) if c.names else np.broadcast_to(np.int64(c.default or 0), len(table)) for c in columns]
 
 
 def too_many_rows(label: Path, rows: int) -> GputopError:
@@ -181,15 +230,11 @@ def too_many_rows(label: Path, rows: int) -> GputopError:
     )
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _open(path: Path, label: Path) -> sqlite3.Connection:
     first = head(path, 100)
     _check_head(path, label, first)
     real = path.resolve()
-    unwritten = [side for side in ("-wal", "-journal") if _size(real.with_name(real.name + side)) > 0]
+    unwritten = _unwritten(path)
     # In WAL mode even a reader makes files beside the database; with nothing in the log there is nothing to miss.
     immutable = first[18] == 2 and not unwritten
     try:
@@ -210,6 +255,12 @@ def _open(path: Path, label: Path) -> sqlite3.Connection:
         return _connect(real, immutable=True)
     except sqlite3.Error as error:
         raise _sentence(label, error) from error
+
+
+def _unwritten(path: Path) -> list[str]:
+    """The files beside a database that hold changes which aren't in it yet."""
+    real = path.resolve()
+    return [side for side in ("-wal", "-journal") if _size(real.with_name(real.name + side)) > 0]
 
 
 def _connect(path: Path, immutable: bool) -> sqlite3.Connection:

@@ -10,7 +10,8 @@ import numpy as np
 from gputop_llm.timeline import intervals
 from gputop_llm.timeline import nsys_schema as schema
 from gputop_llm.timeline.model import Device
-from gputop_llm.timeline.nsys_db import Column, NsysDb
+from gputop_llm.timeline.nsys_columns import Column
+from gputop_llm.timeline.nsys_db import NsysDb
 
 _RANK = re.compile(r'(?:RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|SLURM_PROCID)="?(\d{1,6})"?')
 _DRIVER = re.compile(r"Installed CUDA driver version \(([\d.]+)\).*driver version ([\d.]+)")
@@ -102,7 +103,7 @@ def profiler_time_ns(db: NsysDb, window: tuple[int, int]) -> int:
     spans = [np.empty((2, 0), dtype=np.int64)]
     for table, where in ((schema.PROFILER_OVERHEAD, "1"), (schema.OVERHEAD, f"overheadType IN ({types})")):
         if db.has(table, "start", "end") and (where == "1" or db.has(table, "overheadType")):
-            spans += [np.stack(chunk) for chunk, _ in db.chunks(table, (Column('"start"'), Column('"end"')), where)]
+            spans += [np.stack(chunk) for chunk, _ in db.chunks(table, (Column(("start",)), Column(("end",))), where)]
     start, end = np.concatenate(spans, axis=1)
     return intervals.length(*intervals.union(*intervals.clip(start, end, *window)))
 

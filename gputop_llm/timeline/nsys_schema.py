@@ -10,7 +10,8 @@ import re
 import numpy as np
 
 from gputop_llm.timeline.model import U8, CopyKind, Memory
-from gputop_llm.timeline.nsys_db import Column, NsysDb
+from gputop_llm.timeline.nsys_columns import Column
+from gputop_llm.timeline.nsys_db import NsysDb
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -100,13 +101,13 @@ def memory_kinds(db: NsysDb) -> U8:
 
 def column(db: NsysDb, table: str, name: str, default: int | None = None) -> Column:
     """A column to read, or its default for all rows if the table lacks it (it must have one then)."""
-    return Column(f'"{name}"' if default is None or db.has(table, name) else None, default)
+    return Column((name,) if default is None or db.has(table, name) else (), default)
 
 
 def product(db: NsysDb, table: str, prefix: str) -> Column:
     """x·y·z of a launch's grid or block; 0 if unknown."""
-    names = [prefix + axis for axis in "XYZ"]
-    return Column("*".join(f'"{name}"' for name in names) if db.has(table, *names) else None, 0)
+    names = tuple(prefix + axis for axis in "XYZ")
+    return Column(names if db.has(table, *names) else (), 0, product=True)
 
 
 def _enum(db: NsysDb, table: str, prefix: str, usual: tuple[str, ...]) -> dict[int, str]:

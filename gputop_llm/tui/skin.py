@@ -30,6 +30,8 @@ _ROLES: dict[str, tuple[bool, bool, bool, int | None, str | None]] = {
     "cause-sync": (True, False, False, 202, "yellow"),
     "cause-alloc": (True, False, False, 133, "magenta"),
     "cause-launch": (False, False, False, 33, "cyan"),
+    "cause-rank": (True, False, False, 99, "magenta"),
+    "cause-none": (False, True, False, 250, None),
     "cause-os": (False, False, False, 67, "blue"),
     "cause-framework": (False, False, False, 71, "green"),
     "cause-host": (False, False, False, 172, "red"),

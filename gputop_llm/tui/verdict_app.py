@@ -56,16 +56,22 @@ class Opened:
     last: dict[str, int] = field(default_factory=dict)
 
 
-def opened(paths: Sequence[Path], progress: Callable[[float], None], cancelled: Callable[[], bool]) -> Opened:
-    """Reads and judges captures.
+def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancelled: Callable[[], bool]) -> Opened:
+    """Reads and judges captures; `progress` gets the phase and the share of it that is done, 0 to 1.
 
     Raises:
-        GputopError: as `read_capture`.
+        GputopError: as `read_capture`, or `cancelled` said yes between two analyses.
     """
-    timeline = read_capture(paths, progress, cancelled)
-    progress(1.0)
+
+    def analysed(share: float) -> None:
+        if cancelled():
+            raise GputopError("analysing was cancelled")
+        progress("analysing", share)
+
+    timeline = read_capture(paths, lambda share: progress("reading", share), cancelled)
     context = Context(timeline)
-    verdict = judge(timeline, context)
+    analysed(0.0)
+    verdict = judge(timeline, context, analysed)
     return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
 
 
@@ -102,7 +108,7 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
         self.failure: Exception | None = None
         self.finding = 0
         self.cancelled = threading.Event()
-        self._share = 0.0
+        self._came = ("reading", 0)
         self._place: str | None = None
         self._trails = Trails(History(points=1))
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
@@ -129,10 +135,11 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
             self.failure = failure
         self.post_message(ReadingMoved())
 
-    def _came_to(self, share: float) -> None:
+    def _came_to(self, phase: str, share: float) -> None:
         # A whole percent at a time: more can't be seen.
-        if int(100 * share) > int(100 * self._share):
-            self._share = share
+        came = (phase, int(100 * min(max(share, 0.0), 1.0)))
+        if came != self._came:
+            self._came = came
             self.post_message(ReadingMoved())
 
     def on_reading_moved(self) -> None:
@@ -144,8 +151,8 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
             self.refresh_view()
 
     def progress_text(self) -> str:
-        """How far reading is."""
-        return "judging" if self._share >= 1.0 else f"reading {100 * max(self._share, 0.0):.0f} %"
+        """How far reading or the analysis is."""
+        return "{} {} %".format(*self._came)
 
     def let_go(self) -> None:
         """Cancels reading, and waits until what was unpacked is removed."""

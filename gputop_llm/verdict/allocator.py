@@ -15,10 +15,11 @@ from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
 from gputop_llm.timeline.model import I64
 from gputop_llm.verdict.apis import Api
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.facts import ms, share, span, us
-from gputop_llm.verdict.idle import Began, Cause
+from gputop_llm.verdict.idle import Began
 
 #: The first and last tenth of the launches are warm-up and shutdown.
 _EDGE = 0.1
@@ -104,7 +105,7 @@ def _idle(context: Context, covered: DeviceCoverage, low: int, high: int) -> int
     gaps = context.idle[covered.device].gaps
     within = (gaps.start >= low) & (gaps.start < high)
     begun = within & (gaps.began == Began.ALLOC)
-    return int(gaps.length[begun].sum() + gaps.by_cause[within & ~begun, Cause.ALLOC].sum(dtype=np.int64))
+    return int(gaps.length[begun].sum() + gaps.by_cause.total(within & ~begun)[Cause.ALLOC])
 
 
 def _by_api(context: Context, rows: I64) -> tuple[AllocatorCall, ...]:

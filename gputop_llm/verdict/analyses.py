@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gputop_llm.model.finding import Finding
 from gputop_llm.verdict import (
@@ -11,6 +13,7 @@ from gputop_llm.verdict import (
     copies,
     gil,
     host,
+    idle_elsewhere,
     idle_left,
     interference,
     kernels,
@@ -24,6 +27,10 @@ from gputop_llm.verdict import (
 )
 from gputop_llm.verdict.context import Context
 
+T = TypeVar("T")
+#: Those that `analysed` runs.
+_ANALYSES = 13
+
 
 @dataclass(frozen=True)
 class Analysed:
@@ -35,35 +42,58 @@ class Analysed:
     steps: tuple[steps.Steps, ...] = ()
 
 
-def analysed(context: Context) -> Analysed:
-    """Everything that the analyses say. Nothing where no device did anything."""
+class _Advance:
+    """Hands on what an analysis found, and tells the share of them that is done."""
+
+    def __init__(self, progress: Callable[[float], None] | None) -> None:
+        self._progress = progress
+        self._done = 0
+
+    def __call__(self, result: T) -> T:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done / _ANALYSES)
+        return result
+
+
+def analysed(context: Context, progress: Callable[[float], None] | None = None) -> Analysed:
+    """Everything that the analyses say. Nothing where no device did anything.
+
+    `progress` gets the share of the analyses that is done, 0 to 1; what it raises ends them.
+    """
     if not context.coverage:
         return Analysed()
+    step = _Advance(progress)
     # First those that take most memory for a moment: what the later ones keep for one another isn't there yet.
-    hot = kernels.analyse(context)
-    talked = comm.analyse(context)
-    overlapped = streams.analyse(context)
-    stepped = steps.analyse(context)
-    phased = phases.analyse(context)
-    launches = launch.analyse(context)
-    copied = copies.analyse(context)
-    threads = host.analyse(context, launches)
-    operated = operators.analyse(context)
+    hot = step(kernels.analyse(context))
+    talked = step(comm.analyse(context))
+    overlapped = step(streams.analyse(context))
+    stepped = step(steps.analyse(context))
+    phased = step(phases.analyse(context))
+    launches = step(launch.analyse(context))
+    copied = step(copies.analyse(context))
+    threads = step(host.analyse(context, launches))
+    operated = step(operators.analyse(context))
+    synced = step(sync.analyse(context))
+    allocated = step(allocator.analyse(context))
+    contended = step(gil.analyse(context))
+    delayed = step(interference.analyse(context))
     found = [
         *launch.findings(launches, context),
-        *sync.findings(sync.analyse(context), context),
+        *sync.findings(synced, context),
         *copies.findings(copied, context),
-        *allocator.findings(allocator.analyse(context), context),
+        *allocator.findings(allocated, context),
         *host.findings(threads, context),
-        *gil.findings(gil.analyse(context), context),
+        *gil.findings(contended, context),
         *operators.findings(operated, context),
         *kernels.findings(hot, context),
         *comm.findings(talked, context),
         *streams.findings(overlapped, context),
         *steps.findings(stepped, context),
         *phases.findings(phased, context),
-        *interference.findings(interference.analyse(context), context),
+        *interference.findings(delayed, context),
     ]
+    found += idle_elsewhere.findings(context)
     found += idle_left.findings(context, launches, found)
     shown = {
         "coverage": tables.coverage(context),

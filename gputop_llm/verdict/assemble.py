@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gputop_llm.model.finding import Fact, Finding, Verdict, Weight
 from gputop_llm.printable import printable
@@ -40,13 +40,16 @@ _TOLD_DIAGNOSTICS = ("error", "warning")
 _MOST_DIAGNOSTICS = 5
 
 
-def judge(timeline: Timeline, context: Context | None = None) -> Verdict:
+def judge(
+    timeline: Timeline, context: Context | None = None, progress: Callable[[float], None] | None = None
+) -> Verdict:
     """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged.
 
-    A `context` of the timeline keeps what was worked out for whoever draws it afterwards.
+    A `context` of the timeline keeps what was worked out for whoever draws it afterwards. `progress` gets the share of
+    the analyses that is done, 0 to 1; what it raises ends them.
     """
     context = context or Context(timeline)
-    done = analysed(context)
+    done = analysed(context, progress)
     ranked = tuple(sorted(done.findings, key=_rank))
     refused = refusal(context)
     worth = [finding for finding in ranked if _worth(finding)]
@@ -89,6 +92,9 @@ def _healthy(context: Context, done: Analysed) -> str:
     busy = [covered.busy_pct for covered in context.coverage]
     low, high = min(busy), max(busy)
     text = share(low) if high - low < 1.0 else f"{low:.0f} to {high:.0f} %"
+    without = next((f for f in done.findings if f.id == "no-request-in-flight"), None)
+    if low < BUSY_PCT and without is not None:
+        return f"healthy for its load: {text} busy; {without.headline}"
     if low < BUSY_PCT:
         return f"healthy: {text} busy, and no single cause could give back {HEALTHY_BELOW_PCT:.0f} % of the window"
     families = max(done.hot, key=lambda one: one.busy_ns).families

@@ -17,7 +17,7 @@ from gputop_llm.timeline.model import I64, U8, Kind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage, Mask
 from gputop_llm.verdict.facts import ms, over_devices, share, span, us
-from gputop_llm.verdict.grouped import FAMILIES, families
+from gputop_llm.verdict.grouped import FAMILIES
 from gputop_llm.verdict.kernel_names import Family
 
 _WORTH_PCT = 5.0
@@ -85,7 +85,7 @@ class Communication:
 
 def analyse(context: Context) -> Communication:
     """Communication of each device that has any, and how ranks arrive."""
-    family = families(context.timeline)
+    family = context.families
     found = tuple(c for c in (_of_device(context, covered, family) for covered in context.coverage) if c.kernels)
     skew, reason = _skew(context, tuple(c.device for c in found), family)
     return Communication(found, skew, reason)

@@ -9,15 +9,17 @@ import numpy as np
 
 from gputop_llm.model.finding import Fact
 from gputop_llm.printable import printable
-from gputop_llm.timeline.model import I32, I64, U8, Kind, Timeline
+from gputop_llm.timeline.model import I32, U8, Kind, Timeline
 from gputop_llm.verdict import coverage as coverages
 from gputop_llm.verdict import distortion as distortions
 from gputop_llm.verdict import idle as idles
 from gputop_llm.verdict.apis import Api, uses
-from gputop_llm.verdict.coverage import DeviceCoverage
+from gputop_llm.verdict.coverage import DeviceCoverage, Intervals
 from gputop_llm.verdict.distortion import Distortion
 from gputop_llm.verdict.engine import engine_of
+from gputop_llm.verdict.grouped import families
 from gputop_llm.verdict.idle import Idle
+from gputop_llm.verdict.waited_for import WaitedFor
 
 if TYPE_CHECKING:
     from gputop_llm.verdict.step_marks import Marks
@@ -32,15 +34,31 @@ _WORTH_A_NOTE_PCT = 3.0
 
 
 class Context:
-    """One capture with what its analyses share. Nothing in it changes."""
+    """One capture with what its analyses share. Nothing in it changes.
 
-    def __init__(self, timeline: Timeline) -> None:
+    `no_request` are times (starts and ends, ns of the timeline's clock, in any order) in which no engine of the capture
+    had a request in flight, where whoever took it knows that: a live count of running requests that was 0 at both ends
+    and at which none was taken in between. None: not known beyond what the record tells.
+    """
+
+    def __init__(self, timeline: Timeline, no_request: Intervals | None = None) -> None:
         self.timeline = timeline
+        self._no_request = no_request
+
+    @property
+    def no_request_known(self) -> bool:
+        """Whether the times without a request in flight were given, not read from the record."""
+        return self._no_request is not None
 
     @cached_property
     def uses(self) -> U8:
         """The use (`apis.Api`) of each row of `timeline.calls`."""
         return uses(self.timeline)
+
+    @cached_property
+    def families(self) -> U8:
+        """The family of each row of `timeline.ops`, as a position in `grouped.FAMILIES`."""
+        return families(self.timeline)
 
     @cached_property
     def coverage(self) -> tuple[DeviceCoverage, ...]:
@@ -50,7 +68,8 @@ class Context:
     @cached_property
     def idle(self) -> dict[int, Idle]:
         """Idle time by device number."""
-        return {c.device: idles.idle(self.timeline, c, self.uses) for c in self.coverage}
+        waited_for = WaitedFor(self, self._no_request)
+        return {c.device: idles.idle(self.timeline, c, self.uses, waited_for) for c in self.coverage}
 
     @property
     def main(self) -> DeviceCoverage | None:
@@ -90,10 +109,10 @@ class Context:
         return {device: with_phases(self, steps) for device, steps in found.items() if steps is not None}
 
     @cached_property
-    def first_op(self) -> I64:
+    def first_op(self) -> I32:
         """For each row of `timeline.calls` the first device row that it launched, -1 for none."""
         ops = self.timeline.ops
-        first = np.full(len(self.timeline.calls), -1, dtype=np.int64)
+        first = np.full(len(self.timeline.calls), -1, dtype=np.int32)
         rows = np.flatnonzero(ops.launch >= 0)[::-1]
         # Rows are in time order and the last assignment holds: the earliest.
         first[ops.launch[rows]] = rows

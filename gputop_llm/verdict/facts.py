@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gputop_llm.model.finding import Fact
 from gputop_llm.units import DASH
-from gputop_llm.verdict.idle import CAUSE_LABELS, Cause
+from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 
 
 def span(ns: float | None) -> str:

@@ -86,7 +86,6 @@ def analyse(context: Context) -> tuple[Contention, ...]:
 def _of_thread(context: Context, covered: DeviceCoverage, thread: int) -> list[Contention]:
     timeline = context.timeline
     process = timeline.threads[thread].process
-    own = _inside(context, thread)
     others = [
         (number, _inside(context, number))
         for number, described in enumerate(timeline.threads)
@@ -98,6 +97,9 @@ def _of_thread(context: Context, covered: DeviceCoverage, thread: int) -> list[C
     names = [i for i, text in enumerate(timeline.strings) if text in _CONDITION_WAITS]
     short = (waits.thread == thread) & np.isin(waits.name_id, names) & (waits.end - waits.start <= _SWITCH_NS)
     waited = intersect(union(waits.start[short], waits.end[short]), (gaps.start[dry], gaps.end[dry]))
+    if not others and not len(waited[0]):
+        return []
+    own = _inside(context, thread)
     needed = _ACTIVE_SHARE * timeline.window_ns
     busy = [(number, inside) for number, inside in others if length(*inside) >= needed]
     if length(*own) < needed or not (busy or len(waited[0])):

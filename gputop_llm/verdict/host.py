@@ -13,14 +13,15 @@ import numpy as np
 from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
-from gputop_llm.timeline.intervals import clip, length, subtract, union
+from gputop_llm.timeline.intervals import clip, length, overlap_with, union
 from gputop_llm.timeline.model import I32, I64, CpuOps, HostCalls, OsWaits, Ranges
 from gputop_llm.verdict.advice import LARGER_BATCHES, OVERLAP
 from gputop_llm.verdict.apis import Api
+from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Intervals, Mask
 from gputop_llm.verdict.facts import by_cause, listed, over_devices, share, span
-from gputop_llm.verdict.idle import CAUSE_LABELS, Began, Cause
+from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.launches import Launches
 from gputop_llm.verdict.launches import analyse as launches_of
 from gputop_llm.verdict.nesting import enclosing
@@ -108,7 +109,7 @@ def _threads(context: Context) -> tuple[HostThread, ...]:
     timeline, use = context.timeline, context.uses
     calls, ops, waits = timeline.calls, timeline.cpu_ops, timeline.os_waits
     found = []
-    seen = np.unique(np.concatenate((calls.thread, ops.thread, waits.thread)))
+    seen = np.unique(np.concatenate([np.unique(table.thread) for table in (calls, ops, waits)]))
     waiting = (use == Api.SYNC) | (use == Api.BLOCKING_COPY)
     launching = (use == Api.LAUNCH) | (use == Api.GRAPH_LAUNCH)
     in_window = (calls.start >= timeline.start) & (calls.start < timeline.end)
@@ -130,7 +131,7 @@ def _threads(context: Context) -> tuple[HostThread, ...]:
                 sync_ns=length(*sync),
                 operator_ns=length(*inside),
                 os_wait_ns=length(*kept),
-                work_ns=length(*subtract(active, still)),
+                work_ns=length(*active) - int(overlap_with(*still, active).sum()),
                 window_ns=timeline.window_ns,
             )
         )

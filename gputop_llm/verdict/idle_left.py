@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gputop_llm.model.finding import Finding, Weight
+from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.facts import by_cause, over_devices, share, span
-from gputop_llm.verdict.idle import CAUSE_LABELS, Began, Cause
+from gputop_llm.verdict.idle import Began
+from gputop_llm.verdict.idle_elsewhere import pct_of
 from gputop_llm.verdict.launch import launch_facts
 from gputop_llm.verdict.launches import Launches
 
@@ -31,7 +33,7 @@ def findings(context: Context, launches: Sequence[Launches], found: Sequence[Fin
     covered = min(context.coverage, key=lambda c: c.busy_pct)
     idle_pct = 100.0 - covered.busy_pct
     explained = sum(f.recoverable_pct or 0.0 for f in found if f.id in _OF_IDLE)
-    left_pct = idle_pct - explained
+    left_pct = idle_pct - explained - sum(pct_of(context, covered, way) for way in (Began.RANK, Began.NO_REQUEST))
     if left_pct < WORTH_PCT:
         return []
     return [_finding(context, covered, left_pct, next((one for one in launches if one.device == covered.device), None))]

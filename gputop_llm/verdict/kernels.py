@@ -18,7 +18,7 @@ from gputop_llm.verdict.advice import EAGER_FLAGS
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage, Mask
 from gputop_llm.verdict.facts import listed, share, span
-from gputop_llm.verdict.grouped import FAMILIES, families, from_graphs, union_lengths
+from gputop_llm.verdict.grouped import FAMILIES, from_graphs, union_lengths
 from gputop_llm.verdict.kernel_names import Family, short_name
 
 #: A kernel below this share of the window is never proposed for Nsight Compute.
@@ -30,6 +30,7 @@ _LISTED = 60
 _SHOWN_FAMILIES = 6
 #: What Nsight Compute can't look at by itself: it serialises a collective for ever, and sees nothing in a copy.
 _NOT_FOR_NCU = {Family.NCCL, Family.COPY, Family.MEMSET, Family.GRAPH}
+_MOVES = {Family.COPY, Family.MEMSET}
 _COPY_NAMES = {
     CopyKind.HTOD: "copy HtoD",
     CopyKind.DTOH: "copy DtoH",
@@ -103,9 +104,25 @@ class Hot:
 
 def analyse(context: Context) -> tuple[Hot, ...]:
     """One entry for each device with activity."""
-    family = families(context.timeline)
+    family = context.families
     labels, label_of = _labels(context)
     return tuple(_of_device(context, covered, family, labels, label_of) for covered in context.coverage)
+
+
+def hottest(context: Context) -> tuple[HotKernel, I64] | None:
+    """The kernel (or all whole graph replays) with the largest union time on one device, and its rows in `ops`.
+
+    It is the first of its device in the table of kernels that is no copy or memset; None if there is none.
+    """
+    found = [(kernel, hot.device) for hot in analyse(context) for kernel in hot.kernels if kernel.family not in _MOVES]
+    if not found:
+        return None
+    kernel, device = max(found, key=lambda one: one[0].union_ns)
+    timeline = context.timeline
+    ops = timeline.ops
+    labels, label_of = _labels(context)
+    own = (label_of == labels.index(kernel.name)) & (ops.device == device)
+    return kernel, np.flatnonzero(own & (ops.end > timeline.start) & (ops.start < timeline.end))
 
 
 def _labels(context: Context) -> tuple[list[str], I32]:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_llm.timeline.intervals import intersect, length, union
+from gputop_llm.timeline.intervals import overlap_with, union
 from gputop_llm.timeline.model import I32, I64, Kind
 from gputop_llm.verdict.apis import Api
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, Mask
-from gputop_llm.verdict.idle import Began, Cause
+from gputop_llm.verdict.grouped import from_graphs
+from gputop_llm.verdict.idle import Began
 
 #: Kernels below it are shorter than a launch costs on any host.
 SHORT_KERNEL_NS = 5_000
@@ -104,7 +106,7 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Launches:
     by_graph = own & (ops.kind == Kind.GRAPH)
     replays = int(by_graph.sum())
     compute = kernels | by_graph
-    from_graph = _from_graphs(context, own)
+    from_graph = own & from_graphs(ops, use)
     known = compute & ((ops.launch >= 0) | from_graph)
     known_share = float(known.sum() / compute.sum()) if compute.any() else 0.0
     graph_share = _share(ops.end - ops.start, compute & from_graph, compute)
@@ -127,7 +129,7 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Launches:
         kernel_mean_ns=float(duration.mean()) if len(duration) else None,
         short_pct=100.0 * float((duration < SHORT_KERNEL_NS).mean()) if len(duration) else None,
         known_pct=100.0 * known_share,
-        rows_by_graph=int((own & from_graph).sum()),
+        rows_by_graph=int(from_graph.sum()),
         by_graph_launches=int((use[launch] == Api.GRAPH_LAUNCH).sum()),
         replays=replays,
         graph_time_pct=None if known_share < _KNOWN_ENOUGH else 100.0 * graph_share,
@@ -138,10 +140,10 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Launches:
         split_ns=split,
         run_ns=int(gaps.length[run].sum()),
         run_gaps=int(run.sum()),
-        run_causes=_causes(gaps.by_cause, run),
+        run_causes=gaps.by_cause.total(run),
         break_ns=int(gaps.length[breaks].sum()),
         break_gaps=int(breaks.sum()),
-        break_causes=_causes(gaps.by_cause, breaks),
+        break_causes=gaps.by_cause.total(breaks),
         queued_ns=idle.began_ns[Began.QUEUED],
         queued_graph_ns=int(gaps.length[queued_graph].sum()),
         queued_waited_ns=_waited_in(context, covered.device, (gaps.start[queued], gaps.end[queued])),
@@ -153,7 +155,7 @@ def _waited_in(context: Context, device: int, times: Intervals) -> int:
     calls, use = context.timeline.calls, context.uses
     waits = (use == Api.SYNC) | (use == Api.BLOCKING_COPY)
     waits &= np.isin(calls.thread, context.submitters[device])
-    return length(*intersect(times, union(calls.start[waits], calls.end[waits])))
+    return int(overlap_with(*union(calls.start[waits], calls.end[waits]), times).sum())
 
 
 def _launch_calls(context: Context, device: int) -> tuple[I64, I64]:
@@ -163,16 +165,6 @@ def _launch_calls(context: Context, device: int) -> tuple[I64, I64]:
     rows = first[launch]
     here = context.timeline.ops.device[rows] == device
     return rows[here], launch[here]
-
-
-def _from_graphs(context: Context, own: Mask) -> Mask:
-    """Which device rows came from graph replays: whole replays, nodes by id, rows of a graph launch."""
-    ops, use = context.timeline.ops, context.uses
-    found = (ops.kind == Kind.GRAPH) | (ops.graph_node > 0)
-    if len(use):
-        found |= (ops.launch >= 0) & (use[np.maximum(ops.launch, 0)] == Api.GRAPH_LAUNCH)
-    mine: Mask = found & own
-    return mine
 
 
 def _cadence(start: I64, thread: I32) -> float | None:
@@ -202,8 +194,3 @@ def _quantiles(values: I64) -> tuple[float, float, float] | None:
         return None
     low, middle, high = np.percentile(values, (10, 50, 90))
     return float(low), float(middle), float(high)
-
-
-def _causes(by_cause: I64 | I32, rows: Mask) -> dict[Cause, int]:
-    sums = by_cause[rows].sum(axis=0, dtype=np.int64)
-    return {cause: int(sums[cause]) for cause in Cause}

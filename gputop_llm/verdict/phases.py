@@ -17,7 +17,7 @@ from gputop_llm.timeline.model import Kind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.facts import listed, ms, share, span
-from gputop_llm.verdict.grouped import FAMILIES, families, union_lengths
+from gputop_llm.verdict.grouped import FAMILIES, union_lengths
 from gputop_llm.verdict.kernel_names import Family
 from gputop_llm.verdict.step_marks import ANNOTATION, PHASE_LABELS, Marks, Phase
 
@@ -73,7 +73,7 @@ def _of_device(context: Context, covered: DeviceCoverage, marks: Marks) -> Phase
     ops = timeline.ops
     start = np.maximum(ops.start[marks.rows], timeline.start)
     end = np.minimum(ops.end[marks.rows], timeline.end)
-    family = families(timeline)[marks.rows]
+    family = context.families[marks.rows]
     kind = ops.kind[marks.rows]
     compute = (kind == Kind.KERNEL) | (kind == Kind.GRAPH)
     phase_of_row = np.where(marks.owner >= 0, marks.phase[np.maximum(marks.owner, 0)], 255)

@@ -17,7 +17,7 @@ from gputop_llm.printable import printable
 from gputop_llm.timeline.model import I64, U8, Kind, Timeline
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.grouped import FAMILIES, families
+from gputop_llm.verdict.grouped import FAMILIES
 from gputop_llm.verdict.kernel_names import Family, short_name
 
 
@@ -164,7 +164,7 @@ def _anchored(context: Context, rows: I64) -> Marks | None:
     """Steps end with a kernel that every step runs once, by what it is for: sampling, or an engine's own inputs."""
     timeline = context.timeline
     ops = timeline.ops
-    family = families(timeline)[rows]
+    family = context.families[rows]
     sampling = family == FAMILIES.index(Family.SAMPLING)
     own = np.flatnonzero(sampling | (family == FAMILIES.index(Family.INPUTS)))
     if not len(own):

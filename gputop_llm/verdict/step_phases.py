@@ -16,7 +16,7 @@ from gputop_llm.timeline.model import I64, Kind
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Mask
-from gputop_llm.verdict.grouped import FAMILIES, families, from_graphs
+from gputop_llm.verdict.grouped import FAMILIES, from_graphs
 from gputop_llm.verdict.kernel_names import Family
 from gputop_llm.verdict.step_marks import ANNOTATION, Marks, Phase
 
@@ -58,7 +58,7 @@ def _prefill(context: Context, marks: Marks) -> Mask:
         replays = _replays(context, rows, step, count)
         found |= replays >= _PIECES * max(1.0, float(np.median(replays)))
         return found
-    attention = families(timeline)[rows] == FAMILIES.index(Family.ATTENTION)
+    attention = context.families[rows] == FAMILIES.index(Family.ATTENTION)
     for name_id in np.unique(name_ids[attention]):
         has = np.bincount(step[attention & (name_ids == name_id)], minlength=count) > 0
         if has.mean() <= _RARE:

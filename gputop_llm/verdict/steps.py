@@ -18,7 +18,7 @@ from gputop_llm.timeline.model import I32, I64, Kind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage, Mask
 from gputop_llm.verdict.facts import listed, ms, share, span, us
-from gputop_llm.verdict.grouped import FAMILIES, families, union_lengths
+from gputop_llm.verdict.grouped import FAMILIES, union_lengths
 from gputop_llm.verdict.kernel_names import short_name
 from gputop_llm.verdict.step_marks import ANNOTATION, PHASE_LABELS, Marks, Phase
 
@@ -202,7 +202,7 @@ def _slow(context: Context, phase: Phase, own: I64, time: I64, busy: I64, rows: 
     which[usual], which[slow] = 1, 2
     compared = which[step] > 0
     rows, step = rows[compared], step[compared]
-    family = families(context.timeline)[rows].astype(np.int64)
+    family = context.families[rows].astype(np.int64)
     size = len(FAMILIES)
     spent = union_lengths(step * size + family, len(time) * size, ops.start[rows], ops.end[rows]).reshape(-1, size)
     more = spent[slow].mean(axis=0) - spent[usual].mean(axis=0)

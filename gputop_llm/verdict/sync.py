@@ -18,10 +18,11 @@ from gputop_llm.timeline.intervals import clip, length, overlap_with, union
 from gputop_llm.timeline.model import I64, CopyKind, CpuOps, Kind, Ranges
 from gputop_llm.verdict.advice import OVERLAP
 from gputop_llm.verdict.apis import Api
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.facts import by_cause, listed, ms, over_devices, share, span, us
-from gputop_llm.verdict.idle import Began, Cause
+from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.nesting import enclosing
 
 _WORTH_PCT = 3.0
@@ -114,7 +115,6 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Syncs:
         rows_of_threads.append(in_window)
     caused = np.flatnonzero(owner >= 0)
     read, sizes = _readbacks(context, covered.device)
-    sums = gaps.by_cause[begun].sum(axis=0, dtype=np.int64)
     return Syncs(
         device=covered.device,
         window_ns=covered.window_ns,
@@ -124,7 +124,7 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Syncs:
         caused_ns=int(gaps.length[begun].sum()),
         caused_gaps=int(begun.sum()),
         bound_ns=bound,
-        causes={cause: int(sums[cause]) for cause in Cause},
+        causes=gaps.by_cause.total(begun),
         by_api=_by_api(context, rows_of_threads, owner[caused], gaps.length[caused]),
         around=_around(context, owner[caused], gaps.length[caused]),
         readbacks=read,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from gputop_llm.printable import printable
 from gputop_llm.timeline.model import Kind
+from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.comm import Communication
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.copies import Copies
 from gputop_llm.verdict.host import Host
-from gputop_llm.verdict.idle import CAUSE_LABELS, Cause
 from gputop_llm.verdict.kernel_names import short_name
 from gputop_llm.verdict.kernels import Hot
 from gputop_llm.verdict.operators import Operator, Operators
@@ -68,6 +68,7 @@ def gaps(context: Context) -> Rows:
     timeline = context.timeline
     found: list[Row] = []
     for number, one in context.idle.items():
+        dominant = one.gaps.by_cause.dominant()
         for position in one.longest(5).tolist():
             after = int(one.gaps.next_op[position])
             name = timeline.name(int(timeline.ops.name_id[after])) if after >= 0 else ""
@@ -76,7 +77,7 @@ def gaps(context: Context) -> Rows:
                     "device": number,
                     "at_ms": (int(one.gaps.start[position]) - timeline.start) / 1e6,
                     "length_us": int(one.gaps.length[position]) / 1e3,
-                    "cause": CAUSE_LABELS[Cause(int(one.gaps.dominant[position]))],
+                    "cause": CAUSE_LABELS[Cause(int(dominant[position]))],
                     "next": printable(short_name(name) or name, _NAME) or None,
                 }
             )

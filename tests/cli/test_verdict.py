@@ -249,6 +249,23 @@ def test_a_terminal_sees_progress_and_ctrl_c_ends_it_cleanly(long_trace):
     assert (process.returncode, out) == (INTERRUPTED, "")
 
 
+def test_a_terminal_sees_the_analysis_advance_too(long_trace):
+    ours, theirs = pty.openpty()
+    process = start_cli("verdict", str(long_trace), "--json", stderr=theirs)
+    os.close(theirs)
+    try:
+        shown = until(ours, b"analysing")
+        shown += until(ours, b"\r\x1b[K")
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        os.close(ours)
+
+    assert shown.index(b"reading") < shown.index(b"analysing   0 %")
+    assert process.returncode == 0
+    assert json.loads(out)["judged"]
+
+
 def test_no_progress_where_standard_error_is_no_terminal():
     done = run_cli("verdict", str(field_case(28) / "trace.json"))
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gputop_llm.timeline.model import CopyKind, Kind, Memory
 from gputop_llm.verdict import allocator, copies, gil, host, launch, operators, sync
 from gputop_llm.verdict import idle as idles
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.idle import Began, Cause
+from gputop_llm.verdict.idle import Began
+from gputop_llm.verdict.waited_for import WaitedFor
 from tests.support import synth_truth as truth
 from tests.support.synth import Schedule
 from tests.support.synth_random import schedules
@@ -26,6 +31,8 @@ _CAUSES = {
     "host_code": Cause.HOST_CODE,
     "unattributed": Cause.UNATTRIBUTED,
     "submitted": Cause.SUBMITTED,
+    "rank": Cause.RANK,
+    "no_request": Cause.NO_REQUEST,
 }
 any_schedule = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -34,6 +41,9 @@ def how_gaps_began(schedule: Schedule, device: int) -> dict[Began, int]:
     found: Counter[Began] = Counter()
     for low, high in truth.gaps(schedule, device):
         later = [op for op in schedule.ops if op.device == device and op.start == high and op.end > high]
+        if 2 * truth.gap_by_cause(schedule, device, low, high).get("rank", 0) > high - low:
+            found[Began.RANK] += high - low
+            continue
         if high == schedule.end or not later:
             found[Began.END] += high - low
             continue
@@ -65,12 +75,16 @@ def test_coverage_is_the_union_of_all_activity(schedule):
 
 
 @any_schedule
-@given(schedules())
-def test_each_idle_nanosecond_has_the_cause_that_really_held(schedule):
-    context = Context(timeline_of(schedule))
+@given(schedules(), st.lists(st.integers(0, 3_000), max_size=6))
+def test_each_idle_nanosecond_has_the_cause_that_really_held(schedule, lengths):
+    # By turns with and without a request in flight.
+    edges = [schedule.start + at for at in accumulate(lengths)]
+    without = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=False) if a < b]
+    given_times = np.array(without, dtype=np.int64).reshape(-1, 2).T
+    context = Context(timeline_of(schedule), no_request=(given_times[0], given_times[1]))
     for device, idle in context.idle.items():
         found = {cause: ns for cause, ns in idle.total_ns.items() if ns}
-        assert found == {_CAUSES[c]: ns for c, ns in truth.idle_by_cause(schedule, device).items()}
+        assert found == {_CAUSES[c]: ns for c, ns in truth.idle_by_cause(schedule, device, without).items()}
         assert sum(found.values()) == idle.idle_ns
 
 
@@ -81,9 +95,12 @@ def test_large_captures_are_cut_into_stretches_without_a_trace(schedule):
     assert context.idle is not None, "worked out before the stretches are made short"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(idles, "_CHUNK", 2)
+        patch.setattr(idles, "_BLOCK", 3)
         for covered in context.coverage:
-            cut = idles.idle(context.timeline, covered, context.uses)
-            assert cut.gaps.by_cause.tolist() == context.idle[covered.device].gaps.by_cause.tolist()
+            cut = idles.idle(context.timeline, covered, context.uses, WaitedFor(context, None))
+            for cause in Cause:
+                whole = context.idle[covered.device].gaps.by_cause.of(cause)
+                assert cut.gaps.by_cause.of(cause).tolist() == whole.tolist()
             assert cut.began_ns == context.idle[covered.device].began_ns
 
 

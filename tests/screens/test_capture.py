@@ -264,7 +264,7 @@ async def test_while_reading_the_share_is_shown_and_q_gives_up(monkeypatch, tmp_
     begun, ended = asyncio.Event(), []
 
     def opened(paths, progress, cancelled):
-        progress(0.42)
+        progress("reading", 0.42)
         loop.call_soon_threadsafe(begun.set)
         app.cancelled.wait(20)
         ended.append(cancelled())
@@ -281,6 +281,27 @@ async def test_while_reading_the_share_is_shown_and_q_gives_up(monkeypatch, tmp_
         await pilot.press("x", "2", "g", "enter", "escape", "q")
     app.let_go()
     assert ended == [True]
+
+
+def test_reading_and_analysing_tell_how_far_they_are():
+    told = []
+    verdict_app.opened([field_case(28) / "trace.json"], lambda *came: told.append(came), lambda: False)
+    phases = [phase for phase, _ in told]
+    assert list(dict.fromkeys(phases)) == ["reading", "analysing"]
+    shares = [share for phase, share in told if phase == "analysing"]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1], len(set(shares)) > 5) == (0.0, 1.0, True)
+
+
+def test_the_analysis_can_be_given_up():
+    told = []
+    with pytest.raises(GputopError, match="analysing was cancelled"):
+        verdict_app.opened(
+            [field_case(28) / "trace.json"],
+            lambda *came: told.append(came),
+            lambda: bool(told) and told[-1][0] == "analysing" and told[-1][1] > 0.2,
+        )
+    assert told[-1][1] < 0.5
 
 
 async def test_a_real_file_is_read_and_shown():

@@ -26,6 +26,9 @@ _KERNEL = (
     "sharedMemoryLimitConfig",
 )
 _RUNTIME = ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue", "callchainId")
+_CALL = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)"
+#: Rows of a mixed capture that are written at once.
+_ROWS = 50_000
 #: From one launch to the next, by the host.
 _CADENCE_NS = 6_500
 _CALL_NS = 3_800
@@ -38,30 +41,109 @@ def big_nsys_sqlite(path: Path, kernels: int, apis: int) -> Path:
     """
     if apis < kernels:
         raise ValueError("each kernel has a call")
+    database = _new(path)
+    database.executemany(
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * len(_KERNEL))})", _kernel_rows(kernels)
+    )
+    database.executemany(_CALL, _calls(kernels, apis))
+    return _closed(database, path, kernels * _CADENCE_NS + 1_000_000)
+
+
+def _new(path: Path) -> sqlite3.Connection:
     path.unlink(missing_ok=True)
     database = sqlite3.connect(path)
     database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -64000;")
     names = [name for name, _ in _LAYER] + ["cudaLaunchKernel_v7000", "cuKernelGetName", "cudaStreamSynchronize_v3020"]
     database.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
     database.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(names))
-    database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({' INTEGER, '.join(_KERNEL)} INTEGER)")
-    database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME ({' INTEGER, '.join(_RUNTIME)} INTEGER)")
-    database.executemany(
-        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * len(_KERNEL))})", _kernel_rows(kernels)
-    )
-    database.executemany(
-        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)", _calls(kernels, apis)
-    )
+    _table(database, "CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL)
+    _table(database, "CUPTI_ACTIVITY_KIND_RUNTIME", _RUNTIME)
+    return database
+
+
+def _table(database: sqlite3.Connection, name: str, columns: tuple[str, ...]) -> None:
+    database.execute(f"CREATE TABLE {name} ({' INTEGER, '.join(columns)} INTEGER)")
+
+
+def _closed(database: sqlite3.Connection, path: Path, duration_ns: int) -> Path:
+    """The file, complete with what it says about itself."""
     database.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
     facts = (("EXPORT_PRODUCT_VERSION", "2025.3.2.0"), ("EXPORT_SCHEMA_VERSION", "3.20.3"))
     database.executemany("INSERT INTO META_DATA_EXPORT VALUES (?, ?)", facts)
     database.execute(
         "CREATE TABLE ANALYSIS_DETAILS (globalVid INTEGER, duration INTEGER, startTime INTEGER, stopTime INTEGER)"
     )
-    database.execute("INSERT INTO ANALYSIS_DETAILS VALUES (1, ?, 0, 0)", (kernels * _CADENCE_NS + 1_000_000,))
+    database.execute("INSERT INTO ANALYSIS_DETAILS VALUES (1, ?, 0, 0)", (duration_ns,))
     database.commit()
     database.close()
     return path
+
+
+#: What the GPUs of a mixed capture run beside kernels, by the position of a row among this many.
+_MIXED = 24
+_COPY, _MEMSET, _NODES = (3, 15), (9,), (18, 19, 20, 21, 22, 23)
+_GPUS = 4
+_COPY_COLUMNS = (
+    *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes"),
+    *("copyKind", "srcKind", "dstKind", "graphNodeId"),
+)
+_MEMSET_COLUMNS = (
+    *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "value", "bytes"),
+    *("graphNodeId", "memKind"),
+)
+
+
+def mixed_nsys_sqlite(path: Path, works: int, apis: int) -> Path:
+    """An export of four GPUs and processes that mix kernels, copies, memsets and nodes of graph replays on two streams.
+
+    `works` rows of device work in all, `apis` calls (at least one for each row of work).
+    """
+    if apis < works:
+        raise ValueError("each row of work has a call")
+    database = _new(path)
+    _table(database, "CUPTI_ACTIVITY_KIND_MEMCPY", _COPY_COLUMNS)
+    _table(database, "CUPTI_ACTIVITY_KIND_MEMSET", _MEMSET_COLUMNS)
+    kernels, copies, memsets = [], [], []
+    for i in range(works):
+        gpu, at, kind = i % _GPUS, i // _GPUS, i // _GPUS % _MIXED
+        pid = _PID + (gpu << 24)
+        name, spent = at % len(_LAYER), _LAYER[at % len(_LAYER)][1]
+        start = at * 2 * _CADENCE_NS + 5_200 + 300 * gpu
+        # Every third row of the second stream reaches over its successor's beginning.
+        stream, end = 7 + (at % 3 == 2), start + spent + 4_000 * (at % 3 == 2)
+        common = (start, end, gpu, 1, stream, i + 1, pid)
+        node = (gpu + 1 << 32) + kind if kind in _NODES else None
+        if kind in _COPY:
+            copies.append((*common, 1 << 12 + at % 8, 1 + at % 2, 0, 2, node))
+        elif kind in _MEMSET:
+            memsets.append((*common, 0, 4096, node, 2))
+        else:
+            kernels.append((
+                *(*common[:4], None, stream, i + 1, pid, name, name, name, 1, 0, 40),
+                *(128 + at % 64, 1 + gpu, 1, 256, 1, 1, 0, 49_152, 0, 0, i, 0, node, 0),
+            ))  # fmt: skip
+        if i % _ROWS == _ROWS - 1 or i == works - 1:
+            for table, rows in (("KERNEL", kernels), ("MEMCPY", copies), ("MEMSET", memsets)):
+                if rows:
+                    marks = ", ".join("?" * len(rows[0]))
+                    database.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} VALUES ({marks})", rows)
+                    rows.clear()
+    database.executemany(_CALL, _mixed_calls(works, apis))
+    return _closed(database, path, works // _GPUS * 2 * _CADENCE_NS + 1_000_000)
+
+
+def _mixed_calls(works: int, apis: int) -> Iterator[tuple[int, int, int, int, int]]:
+    launch, query, sync = range(len(_LAYER), len(_LAYER) + 3)
+    given = 0
+    for i in range(works):
+        gpu, at = i % _GPUS, i // _GPUS * 2 * _CADENCE_NS + 300 * (i % _GPUS)
+        tid = _TID + (gpu << 24)
+        yield at, at + _CALL_NS, tid, i + 1, launch
+        due = (apis - works) * (i + 1) // works
+        for k in range(due - given):
+            begin = at + _CALL_NS + 100 + 400 * k
+            yield begin, begin + 350, tid, works + given + k + 1, sync if i // _GPUS % 200 == 199 else query
+        given = due
 
 
 def _kernel_rows(kernels: int) -> Iterator[tuple[int | None, ...]]:

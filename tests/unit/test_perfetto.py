@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 from gputop_llm.errors import GputopError
 from gputop_llm.report.perfetto import write_perfetto
 from gputop_llm.timeline.model import Kind
+from gputop_llm.timeline.read import read_capture
 from gputop_llm.timeline.read_kineto import read_kineto
 from gputop_llm.verdict.coverage import coverage
-from tests.support.timelines import AMD, KINETO_EAGER, KINETO_VLLM_CPU, NSYS_VLLM, OFFLOAD, recorded
+from tests.support.captures import CAPTURES
+from tests.support.timelines import AMD, KINETO_EAGER, KINETO_VLLM_CPU, NSYS_VLLM, OFFLOAD, TRAINING, recorded
 
 COLUMNS = ("start", "end", "device", "stream", "bytes", "copy_kind", "graph", "grid")
 
@@ -105,3 +108,32 @@ def test_an_older_file_of_that_name_is_replaced_as_a_whole(tmp_path):
 
     assert json.loads(path.read_text())["traceEvents"]
     assert path.stat().st_mode & 0o777 != 0o600
+
+
+@pytest.mark.parametrize("name", [NSYS_VLLM, KINETO_VLLM_CPU, TRAINING, OFFLOAD])
+def test_every_event_has_what_the_format_asks_and_events_of_a_track_nest(name, tmp_path):
+    write_perfetto(tmp_path / "out.json", read_capture([CAPTURES / name]))
+    events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    tracks = defaultdict(list)
+    for event in events:
+        # Neither begin and end nor flows: there is nothing that must be paired.
+        assert event["ph"] in ("X", "M")
+        assert isinstance(event["name"], str)
+        assert isinstance(event["ts"], int | float)
+        assert {"pid", "tid"} <= event.keys()
+        if event["ph"] == "M":
+            assert isinstance(event["args"]["name"], str)
+        else:
+            assert event["dur"] >= 0
+            start = round(event["ts"] * 1000)
+            tracks[event["pid"], event["tid"]].append((start, -(start + round(event["dur"] * 1000))))
+    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    gpus = {event["pid"] for event in events if event.get("cat") == "kernel"}
+    assert {track for track in tracks if track[0] in gpus} <= named
+    for rows in tracks.values():
+        around = []
+        for start, end in sorted(rows):
+            while around and around[-1] <= start:
+                around.pop()
+            assert not around or -end <= around[-1]
+            around.append(-end)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_llm.verdict.idle import CAUSE_LABELS, Began, Cause
+from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
+from gputop_llm.verdict.idle import Began
 from tests.support.synth import Simulation
 from tests.support.timelines import NSYS_VLLM, OFFLOAD, made, only, recorded
 
@@ -31,8 +32,8 @@ def test_the_thread_that_launches_the_next_work_answers_for_the_gap():
     gap = int(np.argmax(idle.gaps.began == Began.DRY)) + 1
     assert (idle.gaps.start[gap], idle.gaps.end[gap]) == (15_000, 75_000)
     assert idle.gaps.thread[gap] == 1
-    assert idle.gaps.by_cause[gap, Cause.ALLOC] == 50_000
-    assert idle.gaps.by_cause[gap, Cause.OS_BLOCKED] == 0
+    assert idle.gaps.by_cause.of(Cause.ALLOC)[gap] == 50_000
+    assert idle.gaps.by_cause.of(Cause.OS_BLOCKED)[gap] == 0
 
 
 def test_time_after_the_launch_has_returned_is_not_the_hosts():
@@ -60,8 +61,7 @@ def test_work_whose_launch_is_not_recorded_leaves_its_gap_unexplained():
     host.run(100_000)
     host.launch(7, 10_000, "b", seen=False)
     idle = idle_of(simulation)
-    last = idle.gaps.by_cause[-1]
-    assert last[Cause.UNATTRIBUTED] == last.sum() > 100_000
+    assert idle.gaps.by_cause.of(Cause.UNATTRIBUTED)[-1] == idle.gaps.length[-1] > 100_000
     assert idle.gaps.began[-1] == Began.UNKNOWN
 
 
@@ -72,7 +72,7 @@ def test_after_the_last_work_it_is_the_usual_thread():
     host.sleep(300_000, "poll")
     idle = idle_of(simulation)
     assert idle.gaps.began.tolist() == [Began.DRY, Began.END]
-    assert idle.gaps.by_cause[-1, Cause.OS_BLOCKED] == 304_000 - 15_000
+    assert idle.gaps.by_cause.of(Cause.OS_BLOCKED)[-1] == 304_000 - 15_000
 
 
 def test_gaps_longer_than_two_seconds_are_kept_exactly():
@@ -90,8 +90,9 @@ def test_shares_sum_to_the_idle_time_of_each_device():
         for covered in context.coverage:
             idle = context.idle[covered.device]
             assert sum(idle.total_ns.values()) == sum(idle.began_ns.values()) == covered.idle_ns
-            assert (idle.gaps.by_cause.sum(axis=1) == idle.gaps.length).all()
-            assert (idle.gaps.by_cause >= 0).all()
+            by_cause = np.stack([idle.gaps.by_cause.of(cause) for cause in Cause])
+            assert (by_cause.sum(axis=0) == idle.gaps.length).all()
+            assert (by_cause >= 0).all()
 
 
 def test_a_vllm_step_is_idle_because_of_its_host():

@@ -7,7 +7,7 @@ import pytest
 from gputop_llm.model.finding import Weight
 from gputop_llm.timeline.model import CopyKind, Memory
 from gputop_llm.verdict import sync
-from gputop_llm.verdict.idle import Cause
+from gputop_llm.verdict.causes import Cause
 from tests.support.synth import Simulation
 from tests.support.timelines import (
     KINETO_EAGER,

@@ -19,8 +19,8 @@ from gputop_llm.timeline.model import I64
 from gputop_llm.tui.draw import GAP, Line, Run, cells, fit, joined, pad, rule
 from gputop_llm.tui.panels.timeline_scene import DeviceScene, Lane, Scene
 from gputop_llm.units import seconds
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.coverage import Intervals
-from gputop_llm.verdict.idle import Cause
 from gputop_llm.verdict.kernel_names import short_name
 from gputop_llm.verdict.step_marks import Phase
 
@@ -37,6 +37,8 @@ CAUSES: Mapping[Cause, tuple[str, str, str]] = {
     Cause.SYNC: ("S", "cause-sync", "synchronising call"),
     Cause.ALLOC: ("A", "cause-alloc", "allocator call"),
     Cause.LAUNCH: ("L", "cause-launch", "launch or copy call"),
+    Cause.RANK: ("R", "cause-rank", "another rank"),
+    Cause.NO_REQUEST: ("N", "cause-none", "no request in flight"),
     Cause.OS_BLOCKED: ("O", "cause-os", "blocked by the OS"),
     Cause.FRAMEWORK: ("F", "cause-framework", "framework operator"),
     Cause.HOST_CODE: ("H", "cause-host", "Python or other host code"),

@@ -8,10 +8,11 @@ import numpy as np
 
 from gputop_llm.timeline.intervals import union
 from gputop_llm.timeline.model import I64, U8, Kind, Timeline
+from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Intervals
-from gputop_llm.verdict.idle import Cause
 from gputop_llm.verdict.kernel_names import short_name
+from gputop_llm.verdict.kernels import hottest
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _device(context: Context, position: int) -> DeviceScene:
     timeline = context.timeline
     covered = context.coverage[position]
     gaps = context.idle[covered.device].gaps
-    dominant = gaps.dominant
+    dominant = gaps.by_cause.dominant()
     own = np.flatnonzero(
         (timeline.ops.device == covered.device)
         & (timeline.ops.end > timeline.start)
@@ -96,11 +97,11 @@ def longest_gaps(context: Context, labels: dict[Cause, str], most: int = 50) -> 
     found = []
     timeline = context.timeline
     for number, idle in context.idle.items():
-        gaps = idle.gaps
+        gaps, dominant = idle.gaps, idle.gaps.by_cause.dominant()
         for at in idle.longest(most).tolist():
             start, end, after = int(gaps.start[at]), int(gaps.end[at]), int(gaps.next_op[at])
             name = timeline.name(int(timeline.ops.name_id[after])) if after >= 0 else ""
-            what = f"gap on {context.device_label(number)}: {labels[Cause(int(gaps.dominant[at]))]}"
+            what = f"gap on {context.device_label(number)}: {labels[Cause(int(dominant[at]))]}"
             found.append(Place(start, end, what + (f", before {short_name(name) or name}" if name else "")))
     return sorted(found, key=lambda place: place.start - place.end)[:most]
 
@@ -119,19 +120,12 @@ def slowest_steps(context: Context, labels: dict[int, str], most: int = 50) -> l
 
 
 def hottest_kernel(context: Context, most: int = 50) -> list[Place]:
-    """The runs of the kernel (or graph replay) that has the largest summed time, the longest first."""
-    timeline = context.timeline
-    ops = timeline.ops
-    rows = np.flatnonzero(
-        ((ops.kind == Kind.KERNEL) | (ops.kind == Kind.GRAPH)) & (ops.end > timeline.start) & (ops.start < timeline.end)
-    )
-    if not len(rows):
+    """The runs of the kernel (or of whole graph replays) that the table of kernels puts first, the longest first."""
+    found = hottest(context)
+    if found is None:
         return []
-    time = ops.end[rows] - ops.start[rows]
-    names, which = np.unique(ops.name_id[rows], return_inverse=True)
-    hottest = int(np.argmax(np.bincount(which, weights=time)))
-    runs = np.flatnonzero(which == hottest)
-    full = timeline.name(int(names[hottest]))
-    text = f"hottest kernel ({len(runs):,} runs): {short_name(full) or full}"
-    longest = rows[runs[np.argsort(-time[runs], kind="stable")][:most]]
+    ops = context.timeline.ops
+    kernel, rows = found
+    text = f"hottest kernel ({len(rows):,} runs): {kernel.name}"
+    longest = rows[np.argsort(ops.start[rows] - ops.end[rows], kind="stable")][:most]
     return [Place(int(ops.start[row]), int(ops.end[row]), text) for row in longest.tolist()]
