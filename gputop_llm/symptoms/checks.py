@@ -28,7 +28,8 @@ class Check:
     """One rule's answer on one subject at one tick.
 
     `needs` says what an UNKNOWN would need. `make` builds the symptom with its evidence; it
-    is called only while the symptom is shown.
+    is called only while the symptom is shown. `certain`: it was seen, not inferred from a rate or a wait, and so is
+    as true of an engine that warms up.
     """
 
     rule: str
@@ -36,11 +37,14 @@ class Check:
     state: State
     needs: str = ""
     make: Callable[[], Symptom] | None = None
+    certain: bool = False
 
 
-def judged(rule: str, subject: Subject, state: State, needs: str, make: Callable[[], Symptom]) -> Check:
+def judged(
+    rule: str, subject: Subject, state: State, needs: str, make: Callable[[], Symptom], certain: bool = False
+) -> Check:
     """A check whose evidence is gathered only while the condition holds: what is shown until it clears is what held."""
-    return Check(rule, subject, state, needs, make if state in (State.RAISED, State.BETWEEN) else None)
+    return Check(rule, subject, state, needs, make if state in (State.RAISED, State.BETWEEN) else None, certain)
 
 
 def over(value: float | None, limits: Limits, name: str) -> State:

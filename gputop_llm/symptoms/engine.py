@@ -24,6 +24,9 @@ NOT_HELD_BACK = frozenset(
     {"warming-up", "gpu-fault", "noisy-neighbour", "hw-slowdown", "thermal-throttled", "metrics-stale"}
 )
 
+# An engine that is no target for so long is gone for good: then `stalled` says so, if it was serving.
+GONE_S = 10.0
+
 # (name of a history series, number of newest slots) → values, oldest first.
 Series = Callable[[str, int], Sequence[float | None]]
 
@@ -95,13 +98,16 @@ class SymptomEngine:
         if self._learner is not None:
             self._learner.follow(view)
         checks, failures = self._checks(view)
-        raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s)
         scopes = view.scopes
+        gone = {e.subject.key for e in view.ended if view.now.mono_s - e.past[-1][0] >= GONE_S}
+        raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s, scopes, gone)
         warming = {engine for s in raised if s.id == "warming-up" for engine in scopes.get(s.subject.key, ())}
+        certain = {(check.rule, check.subject.key) for check in checks if check.certain}
         active, held_back = [], []
         for symptom in raised:
             engines = scopes.get(symptom.subject.key, frozenset())
-            if symptom.id not in NOT_HELD_BACK and engines and engines <= warming:
+            as_true = symptom.id in NOT_HELD_BACK or (symptom.id, symptom.subject.key) in certain
+            if not as_true and engines and engines <= warming:
                 held_back.append(replace(symptom, held_back="the engine is warming up"))
             else:
                 active.append(symptom)

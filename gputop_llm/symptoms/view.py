@@ -15,6 +15,7 @@ from typing import Any
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
 from gputop_llm.model.symptom import Subject
+from gputop_llm.symptoms.names import TargetNames
 
 # Means of noisy momentary readings (NVML, GPM) are over this long.
 MEAN_S = 10.0
@@ -288,7 +289,7 @@ class NodeView:
                     gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
                     processes=tuple(loads[p].now for p in (target.pids if target else ()) if p in loads),
                     past=self._timeline.engines[frame.target_key],
-                    subject=_engine_subject(target, frame),
+                    subject=self._engine_subject(target, frame),
                     baseline=self.baseline,
                     loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
                 )
@@ -305,7 +306,7 @@ class NodeView:
         for key in sorted(self._timeline.engines.keys() - there):
             past = self._timeline.engines[key]
             target = next((t for t in self.past_targets if t.key == key), None)
-            subject = _engine_subject(target, past[-1][1])
+            subject = self._engine_subject(target, past[-1][1])
             views.append(EngineView(past[-1][1], target, (), (), past, subject, self.baseline))
         return tuple(views)
 
@@ -319,6 +320,14 @@ class NodeView:
             if found is not None and found.targets is not seen:
                 seen = found.targets
                 yield from seen
+
+    @cached_property
+    def names(self) -> TargetNames:
+        """What targets are called."""
+        return TargetNames(self.now.targets.value.targets if self.now.targets.value else ())
+
+    def _engine_subject(self, target: Target | None, frame: EngineFrame) -> Subject:
+        return self.names.subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
 
     def _loads(self) -> dict[int, LoadView]:
         """The watched processes by PID."""
@@ -349,19 +358,12 @@ class NodeView:
                     if process.mig_instance is not None and gpu.index in process.gpus:
                         scopes[gpu.instance(process.mig_instance).key] = frozenset({engine.subject.key})
         others = [e.subject.key for e in self.ended]
-        others += [target_subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())]
+        others += [
+            self.names.subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())
+        ]
         for key in others:
             scopes.setdefault(key, frozenset({key}))
         return scopes
-
-
-def target_subject(target: Target) -> Subject:
-    """A target as the subject of a symptom, scraped or not."""
-    return Subject(f"engine:{target.key}", f"{target.engine} {target.model or ''}".strip())
-
-
-def _engine_subject(target: Target | None, frame: EngineFrame) -> Subject:
-    return target_subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
 
 
 @cache
