@@ -66,6 +66,7 @@ class EngineReading:
     `started_s` is the wall time at which the page's counters began, where it says so.
     `progress` names the counters that move while requests run, step by step; empty where
     they only move as requests end, so that standing still says nothing.
+    `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
     """
 
     engine: str
@@ -81,6 +82,7 @@ class EngineReading:
     skipped_lines: int = 0
     first_skipped: str | None = None
     progress: tuple[str, ...] = ()
+    http: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +161,12 @@ class EngineLive:
 
 @dataclass(frozen=True, slots=True)
 class EngineWindow:
-    """`total` over everything on the page; latency in it only when there is one model."""
+    """`total` over everything on the page; latency in it only when there is one model.
+
+    `http_per_s` are answers of the server per second by status class ("5xx"); empty where that isn't known.
+    """
 
     total: EngineLive
     models: tuple[EngineLive, ...] = ()
     ranks: tuple[EngineLive, ...] = ()
+    http_per_s: Mapping[str, float] = field(default_factory=dict)

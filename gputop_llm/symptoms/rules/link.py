@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from gputop_llm.model.pcie import link_bytes_per_s, link_name
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.checks import Check, State, any_of, is_true, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.pcie import link_bytes_per_s, link_name
 from gputop_llm.symptoms.view import MEAN_S, GpuView, NodeView
 from gputop_llm.units import number, rate
 
