@@ -10,12 +10,13 @@ from typing import Protocol
 from gputop_llm.model import EngineLive, Frame
 from gputop_llm.model.symptom import CantTell, Subject, Symptom, SymptomReport
 from gputop_llm.symptoms.checks import Check
-from gputop_llm.symptoms.compose import compose
+from gputop_llm.symptoms.compose import Composer
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.log import SymptomLog
 from gputop_llm.symptoms.state import SymptomState
+from gputop_llm.symptoms.timeline import Timeline
 from gputop_llm.symptoms.trend import POINTS, trend
-from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, Timeline, no_baseline
+from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, no_baseline
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class SymptomEngine:
         self._learner = learner
         self._baseline = baseline if learner is None else learner
         self._state = SymptomState(limits)
+        self._composer = Composer()
         self._log = SymptomLog()
         self._timeline = Timeline()
         self._trends: dict[str, tuple[Symptom, Symptom]] = {}
@@ -115,7 +117,7 @@ class SymptomEngine:
         if self._learner is not None:
             self._learner.learn(view, self._suspected(view))
         return SymptomReport(
-            active=compose(active, scopes),
+            active=self._composer.compose(active, scopes),
             held_back=tuple(held_back),
             cant_tell=(*cant_tell, *failures),
             overridden=self._limits.overridden,

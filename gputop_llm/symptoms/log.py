@@ -25,6 +25,9 @@ class SymptomLog:
         now: dict[str, Held] = {}
         for symptom in raised:
             before = self._open.pop(symptom.key, None)
+            if before is not None and (before.severity, before.headline) == (symptom.severity, symptom.headline):
+                now[symptom.key] = before
+                continue
             now[symptom.key] = Held(
                 id=symptom.id,
                 subject=symptom.subject,

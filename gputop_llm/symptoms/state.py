@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # Evidence of so many symptoms is gathered per tick, of those first whose evidence is oldest: on a node where everything
 # is wrong each is renewed every few ticks, and a tick costs no more for it.
-REMADE = 6
+REMADE = 3
 
 # A subject or input that vanishes ends its symptom after this time, even if nothing ever said "clear".
 FORGET_S = 30.0

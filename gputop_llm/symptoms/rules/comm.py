@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from gputop_llm import gpus as table
 from gputop_llm.model.pcie import link_bytes_per_s, link_name
@@ -21,8 +22,7 @@ from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct, rate
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(NamedTuple):
     """Traffic of one GPU on one kind of link: the busier direction, and its share of what the link carries."""
 
     kind: str
@@ -63,7 +63,7 @@ def comm_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
         worst = max(found, key=lambda group: (group.state is State.RAISED, group.spread_pct or 0.0))
         state = any_of(*(group.state for group in found))
         make = partial(_symptom, view, engine, worst, limits)
-        yield judged("comm-bound", engine.subject, state, _needs(engine, worst, limits), make)
+        yield judged("comm-bound", engine.subject, state, partial(_needs, engine, worst, limits), make)
 
 
 def _judge(engine: EngineView, group: tuple[GpuView, ...], limits: Limits) -> _Group:
@@ -119,7 +119,10 @@ def _links(gpu: GpuView) -> list[_Link]:
 
 
 def _busiest(gpu: GpuView) -> _Link | None:
-    return max(_links(gpu), key=lambda link: link.share_pct, default=None)
+    if "busiest link" not in gpu.memo:
+        gpu.memo["busiest link"] = max(_links(gpu), key=lambda link: link.share_pct, default=None)
+    found: _Link | None = gpu.memo["busiest link"]
+    return found
 
 
 def _needs(engine: EngineView, group: _Group, limits: Limits) -> str:
