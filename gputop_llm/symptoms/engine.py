@@ -13,7 +13,7 @@ from gputop_llm.symptoms.checks import Check
 from gputop_llm.symptoms.compose import Composer
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.log import SymptomLog
-from gputop_llm.symptoms.state import SymptomState
+from gputop_llm.symptoms.state import FORGET_S, SymptomState
 from gputop_llm.symptoms.timeline import Timeline
 from gputop_llm.symptoms.trend import POINTS, trend
 from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, no_baseline
@@ -86,6 +86,7 @@ class SymptomEngine:
         self._composer = Composer()
         self._log = SymptomLog()
         self._timeline = Timeline()
+        self._seen: dict[str, float] = {}
         self._trends: dict[str, tuple[Symptom, Symptom]] = {}
         self._failed: set[str] = set()
 
@@ -101,8 +102,7 @@ class SymptomEngine:
             self._learner.follow(view)
         checks, failures = self._checks(view)
         scopes = view.scopes
-        gone = {e.subject.key for e in view.ended if view.now.mono_s - e.past[-1][0] >= GONE_S}
-        raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s, scopes, gone)
+        raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s, scopes, self._gone(view))
         warming = {engine for s in raised if s.id == "warming-up" for engine in scopes.get(s.subject.key, ())}
         certain = {(check.rule, check.subject.key) for check in checks if check.certain}
         active, held_back = [], []
@@ -125,6 +125,17 @@ class SymptomEngine:
             log=self._log.update(active, view.now.at_s),
             judged=len(checks) - len(cant_tell),
         )
+
+    def _gone(self, view: NodeView) -> set[str]:
+        """Engines, scraped or not, that have been no target for `GONE_S`."""
+        now = view.now.mono_s
+        if view.now.targets.value is None:
+            return set()
+        self._seen.update((view.names.subject(target).key, now) for target in view.now.targets.value.targets)
+        self._seen.update((engine.subject.key, now) for engine in view.engines)
+        gone = {key for key, at in self._seen.items() if now - at >= GONE_S}
+        self._seen = {key: at for key, at in self._seen.items() if now - at < FORGET_S + GONE_S}
+        return gone
 
     def _checks(self, view: NodeView) -> tuple[list[Check], list[CantTell]]:
         """What the rules say. A rule with a bug says nothing, and stops no other."""
