@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -128,6 +128,7 @@ def all_specs() -> tuple[GpuSpec, ...]:
     return tuple(_spec(row, sources) for row in table["gpu"])
 
 
+@lru_cache(maxsize=64)
 def find(name: str | None, mem_total_bytes: int | None = None) -> GpuSpec | None:
     """The GPU that NVML calls `name`; None for anything else.
 

@@ -33,6 +33,7 @@ _KEYS = {
     "missing": "field",
     "waiting_by_reason": "reason",
     "finished_per_s": "reason",
+    "http_per_s": "status",
     "latency": "latency",
     "cache_config": "setting",
     "flags": "engine",
@@ -63,6 +64,7 @@ _ENGINE: tuple[tuple[str, Any], ...] = (
     ("total", EngineLive | None),
     ("models", tuple[EngineLive, ...] | None),
     ("ranks", tuple[EngineLive, ...] | None),
+    ("http_per_s", Mapping[str, float] | None),
     ("limits", EngineLimits | None),
 )
 
@@ -81,6 +83,9 @@ _ALIKE_BELOW = (
     "symptoms.pending[].",
 )
 _REMARKS = {
+    "node.pairs": "every two GPUs: what joins them (read once, after the first frame)",
+    "node.pairs[].path": "as `nvidia-smi topo -m` names it: `PIX`, `PXB`, `PHB`, `NODE`, `SYS`, or `same board`",
+    "engines[].http_per_s": "answers of the server per second by status class (`5xx`); empty where it is not known",
     "schema": "1",
     "version": "of gputop-llm",
     "at": "when the frame was made, UTC",

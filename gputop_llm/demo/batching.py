@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from gputop_llm.demo.kvpool import KvPool
 from gputop_llm.demo.observations import Observations
 from gputop_llm.demo.pace import USUAL, Pace
-from gputop_llm.demo.requests import Arrival, Limits, Request
+from gputop_llm.demo.requests import REFUSED, Arrival, Limits, Request
 from gputop_llm.demo.roofline import StepCost, Work
 
 TO_SCHEDULER_S = 0.002
@@ -131,8 +131,11 @@ class Engine:
 
     def _take_arrivals(self) -> None:
         while self._next is not None and self._next.at_s + TO_SCHEDULER_S <= self.now_s:
-            self.arrived += 1
-            self.waiting.append(Request(self._next, self.arrived, self._next.at_s + TO_SCHEDULER_S))
+            if self._next.finish_reason == REFUSED:
+                self.seen.refused += 1
+            else:
+                self.arrived += 1
+                self.waiting.append(Request(self._next, self.arrived, self._next.at_s + TO_SCHEDULER_S))
             self._next = next(self._arrivals, None)
 
     # -- the beginning of a step: scheduling --------------------------------

@@ -30,13 +30,14 @@ Edit = Callable[[NodeReading, Moment], NodeReading]
 
 
 class Page(Enum):
-    """How an engine's metrics page answers; one that stands says for ever what it said at the start."""
+    """How an engine's metrics page answers; one that stands says for ever what it said first, gone is no page."""
 
     ANSWERS = "answers"
     FAILS = "fails"
     HANGS = "hangs"
     SLOW = "slow"
     STANDS = "stands"
+    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class MetricsPage:
         for fill in self._families:
             parts.extend(fill(values, tallies))
         parts.append(self._config_info)
-        parts.extend(self._http_total(sum(one.finished for one in seen)))
+        parts.extend(self._http_total(sum(one.finished for one in seen), sum(one.refused for one in seen)))
         parts.extend(self._http_fine(values, over_ranks))
         parts.extend(self._http_coarse(values, over_ranks))
         return "".join(parts)
@@ -160,11 +160,14 @@ class MetricsPage:
 
         return fill
 
-    def _http_total(self, finished: int) -> Iterator[str]:
-        who = {**_HANDLER, "status": "2xx"}
+    def _http_total(self, finished: int, refused: int) -> Iterator[str]:
+        # A status has no series before its first answer.
+        counts = {"2xx": finished, **({"5xx": refused} if refused else {})}
+        series = [{**_HANDLER, "status": status} for status in counts]
         yield _head("http_requests_total", "counter", HTTP_TOTAL)
-        yield f"http_requests_total{labels(who)} {number(finished)}\n"
-        yield self._created_lines("http_requests", HTTP_TOTAL, [who])
+        for who, count in zip(series, counts.values(), strict=True):
+            yield f"http_requests_total{labels(who)} {number(count)}\n"
+        yield self._created_lines("http_requests", HTTP_TOTAL, series)
 
     def _created_lines(self, name: str, text: str, series: Sequence[Mapping[str, str]]) -> str:
         created = f"{name}_created"

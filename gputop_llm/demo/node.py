@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from gputop_llm.demo.cause import LOADING_S, Cause, Page
 from gputop_llm.demo.choice import gpus_per_engine
@@ -21,7 +22,7 @@ from gputop_llm.demo.script import Scenario
 from gputop_llm.demo.served import Served
 from gputop_llm.demo.traffic import WARM_UP_S
 from gputop_llm.demo.wire import NodeReading
-from gputop_llm.model import Gpu, GpuNode, GpuProcess, ProcessLoad, TargetList
+from gputop_llm.model import Gpu, GpuNode, GpuPair, GpuProcess, ProcessLoad, TargetList
 
 _IDLE_MEM_BYTES = 645 << 20
 _JOB_MEM_BYTES = 21 << 30
@@ -66,6 +67,9 @@ class SimulatedNode:
             for n in range(engines)
         ]
         self._gpus = [SimulatedGpu(i, H200, share > 1, random.Random(f"{seed}/gpu{i}")) for i in range(gpus)]
+        self._pairs = tuple(
+            GpuPair(a, b, "NODE", nvlink=True, peer_access=True) for a, b in combinations(range(gpus), 2)
+        )
         self._job = None if engines else plain_job(tuple(range(gpus)), _JOB_MEM_BYTES, up_s)
         self._owner = {gpu: n for n, served in enumerate(self._served) for gpu in served.identity.gpus}
         self._at_start = [served.metrics() for served in self._served]
@@ -124,6 +128,8 @@ class SimulatedNode:
             return PageAnswer(0)
         if cause is None or not cause.holds(self._now_s) or cause.page is Page.ANSWERS:
             return PageAnswer(200, self.metrics(number))
+        if cause.page is Page.GONE:
+            return PageAnswer(0)
         if cause.page is Page.FAILS:
             return PageAnswer(500, "Internal Server Error")
         if cause.page is Page.STANDS:
@@ -136,7 +142,7 @@ class SimulatedNode:
         if self._job is not None:
             targets.append(self._job)
         reading = NodeReading(
-            GpuNode(tuple(self._gpu(gpu) for gpu in self._gpus), driver="580.159.04", cuda="13.0"),
+            GpuNode(tuple(self._gpu(gpu) for gpu in self._gpus), driver="580.159.04", cuda="13.0", pairs=self._pairs),
             host(self._loads(), self._load_1m),
             TargetList(tuple(targets), notes=(f"{NOTE} ({self.label})",)),
         )

@@ -75,7 +75,7 @@ def together(tallies: Sequence[Mapping[str, Tally]]) -> Mapping[str, Tally]:
 
 
 class Observations:
-    """Everything that one engine counts.
+    """Everything that one engine counts, and how many requests its front end `refused`.
 
     Args:
         max_model_len: decides the bounds for token counts.
@@ -84,6 +84,7 @@ class Observations:
 
     def __init__(self, max_model_len: int, spec_tokens: int = 0) -> None:
         self.spec_tokens = spec_tokens
+        self.refused = 0
         tokens = one_two_five(max_model_len)
         self.values: dict[str, float] = {
             "num_requests_running": 0.0,

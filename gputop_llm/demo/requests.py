@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+REFUSED = "refused"
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One request as a client sends it.
 
     The first `prefix_tokens` of its prompt (whole blocks) are those of every request with the
-    same `prefix`. It ends after `output_tokens`, because of `finish_reason`.
+    same `prefix`. It ends after `output_tokens`, because of `finish_reason`; one that is to end as `REFUSED` is
+    answered with status 503 by the front end, and the engine never has it.
     """
 
     at_s: float

@@ -7,13 +7,22 @@ from typing import Any
 from gputop_llm.demo.cause import Page
 from gputop_llm.demo.causes import EVERY_S, FROM_S, near_miss, raising
 from gputop_llm.demo.pace import Pace
-from gputop_llm.demo.sensors import asleep, idle, without_worker
+from gputop_llm.demo.sensors import asleep, ended, hot, idle, orphaned, without_worker
 from gputop_llm.demo.traffic import CHAT
 
 _STANDS = Pace(stands=True)
 _SPINS = Pace(stands=True, spins=True)
 # What waits at the end of a standstill should be served soon.
 _STANDSTILL: dict[str, Any] = {"gpus": 2, "when": (20.0, 50.0), "streams": (CHAT.at((0.0, 2.0)),), "lingers_s": 40.0}
+# Nobody answers until it is started anew; then it is young for two minutes.
+_AGAIN: dict[str, Any] = {
+    "page": Page.GONE,
+    "pace": _STANDS,
+    "every_s": 300.0,
+    "restart_after": True,
+    "lingers_s": 150.0,
+    "also": ("warming-up",),
+}
 
 SCENARIOS = (
     raising(
@@ -56,6 +65,28 @@ SCENARIOS = (
         readings=(without_worker("TP1"), idle(1)),
         restart_after=True,
         also=("warming-up",),
+    ),
+    raising(
+        "stalled",
+        "the API server takes nothing that the engine made: its thread has no time left, the engine and its GPUs idle",
+        variant="front-end",
+        **_STANDSTILL,
+        pace=_STANDS,
+        readings=(asleep("engine-core", "worker"), hot("api-server")),
+    ),
+    raising(
+        "stalled",
+        "the engine ends with requests running, and is started anew 45 s later",
+        variant="ended",
+        **_AGAIN,
+        readings=(ended(), idle(None)),
+    ),
+    raising(
+        "stalled",
+        "the API server was killed: the engine core lives on and holds its memory, until all is started anew",
+        variant="orphan",
+        **_AGAIN,
+        readings=(orphaned(), asleep("engine-core"), idle(None)),
     ),
     raising(
         "warming-up",

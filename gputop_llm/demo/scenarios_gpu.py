@@ -10,6 +10,7 @@ from gputop_llm.demo.sensors import (
     cgroup_says,
     gpm_says,
     gpu_says,
+    host_says,
     more_memory,
     neighbour,
 )
@@ -74,6 +75,18 @@ SCENARIOS = (
         "cpu-throttled",
         "the container's CPU limit stops its processes in one of twenty-five periods",
         readings=(cgroup_says(quota_cpus=2.0, throttled_pct=4.0, throttled_s_per_s=0.02),),
+    ),
+    raising(
+        "cpu-throttled",
+        "other virtual machines take 12 % of the CPU time (steal)",
+        variant="steal",
+        readings=(host_says(steal_pct=12.0),),
+    ),
+    near_miss(
+        "cpu-throttled",
+        "other virtual machines take 4 % of the CPU time",
+        variant="steal",
+        readings=(host_says(steal_pct=4.0),),
     ),
     raising(
         "bandwidth-bound",

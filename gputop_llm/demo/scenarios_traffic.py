@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gputop_llm.demo.causes import EVERY_S, FROM_S, TO_S, in_between, near_miss, raising
 from gputop_llm.demo.pace import Pace
-from gputop_llm.demo.requests import Limits
+from gputop_llm.demo.requests import REFUSED, Limits
 from gputop_llm.demo.traffic import CHAT, Lengths, Stream, always
 
 # Requests at even intervals: how many run at once can be told beforehand.
@@ -130,6 +130,24 @@ SCENARIOS = (
         streams=(
             CHAT,
             replace(_EVEN, name="given-up", ends="abort").at((0.0, 0.0), (20.0, 1.0), (21.5, 0.0), every_s=EVERY_S),
+        ),
+        when=(20.0, 40.0),
+    ),
+    raising(
+        "errors-rising",
+        "one request in eight is answered with status 503, before the engine has it",
+        variant="http",
+        streams=(CHAT, in_between(replace(CHAT, name="refused", ends=REFUSED), 0.6)),
+        shows_s=20.0,
+        lingers_s=25.0,
+    ),
+    near_miss(
+        "errors-rising",
+        "one single request is answered with status 503",
+        variant="http",
+        streams=(
+            CHAT,
+            replace(_EVEN, name="refused", ends=REFUSED).at((0.0, 0.0), (20.0, 1.0), (21.5, 0.0), every_s=EVERY_S),
         ),
         when=(20.0, 40.0),
     ),

@@ -140,8 +140,8 @@ def cgroup_says(**fields: Any) -> Edit:
     return _loads(limited)
 
 
-def idle(index: int) -> Edit:
-    """The GPU of that index has nothing to do."""
+def idle(index: int | None) -> Edit:
+    """The GPU of that index has nothing to do; None is for all of them."""
     nothing = {name: 0.0 for name in Gpm.__dataclass_fields__ if name.endswith(("_pct", "_per_s"))}
     says, gpm = gpu_says(index, util_pct=0.0, mem_util_pct=0.0, power_w=118.0), gpm_says(index, **nothing)
     return lambda reading, moment: says(gpm(reading, moment), moment)
@@ -177,11 +177,65 @@ def asleep(*roles: str, rank: str | None = None, state: str = "S") -> Edit:
     return edit
 
 
+def hot(role: str) -> Edit:
+    """The main thread of these processes has no time left."""
+
+    def full(load: ProcessLoad) -> ProcessLoad:
+        first, *others = load.top_threads
+        threads = (replace(first, cpu_pct=99.8), *others)
+        return replace(load, state="R", cpu_pct=101.3, main_thread_pct=99.8, top_threads=threads)
+
+    return _loads(lambda load: full(load) if load.role == role else load)
+
+
 def without_worker(rank: str) -> Edit:
     """The worker of that rank is gone from the lists of processes, and its memory from the GPU."""
+    return _gone(lambda process: process.role == "worker" and process.rank == rank)
+
+
+def ended() -> Edit:
+    """The engines are gone, and all that they held."""
+    without = _gone(lambda process: process.role != "other")
+
+    def edit(reading: NodeReading, moment: Moment) -> NodeReading:
+        reading = without(reading, moment)
+        left = tuple(target for target in reading.targets.targets if target.processes)
+        return replace(reading, targets=replace(reading.targets, targets=left))
+
+    return edit
+
+
+def orphaned() -> Edit:
+    """The API servers are gone, and what they started lives on without them."""
+    without = _gone(lambda process: process.role == "api-server")
+
+    def alone(target: Target) -> Target:
+        first, *others = target.processes
+        return replace(
+            target,
+            key=f"demo-{first.pid}",
+            root_pid=first.pid,
+            argv=(first.title,),
+            urls=(),
+            urls_from=None,
+            processes=(replace(first, ppid=1), *others),
+            api_servers=0,
+            orphan=True,
+        )
+
+    def edit(reading: NodeReading, moment: Moment) -> NodeReading:
+        reading = without(reading, moment)
+        targets = tuple(alone(t) if t.urls and t.processes else t for t in reading.targets.targets)
+        return replace(reading, targets=replace(reading.targets, targets=targets))
+
+    return edit
+
+
+def _gone(is_gone: Callable[[TargetProcess], bool]) -> Edit:
+    """These processes are in no list any more, and their memory is free."""
 
     def edit(reading: NodeReading, _moment: Moment) -> NodeReading:
-        gone = {p.pid for t in reading.targets.targets for p in t.processes if p.role == "worker" and p.rank == rank}
+        gone = {p.pid for t in reading.targets.targets for p in t.processes if is_gone(p)}
         targets = tuple(
             replace(t, processes=tuple(p for p in t.processes if p.pid not in gone)) for t in reading.targets.targets
         )

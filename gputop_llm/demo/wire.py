@@ -15,6 +15,7 @@ from gputop_llm.model import (
     Gpm,
     Gpu,
     GpuNode,
+    GpuPair,
     GpuProcess,
     Host,
     ProcessLoad,
@@ -56,7 +57,7 @@ class Answer:
 
     def gpus(self) -> GpuNode:
         with _understanding():
-            return _build(GpuNode, self._data["gpus"], gpus=_each(_gpu))
+            return _build(GpuNode, self._data["gpus"], gpus=_each(_gpu), pairs=_each(_plain(GpuPair)))
 
     def host(self) -> Host:
         with _understanding():

@@ -16,7 +16,7 @@ from gputop_llm.model.engine import (
     SpecDecode,
 )
 from gputop_llm.model.frame import EngineFrame, Frame, Part
-from gputop_llm.model.gpu import Gpm, Gpu, GpuNode, GpuProcess, MigInstance, ThrottleReason, XidEvent
+from gputop_llm.model.gpu import Gpm, Gpu, GpuNode, GpuPair, GpuProcess, MigInstance, ThrottleReason, XidEvent
 from gputop_llm.model.host import CgroupCpu, Host, ProcessLoad, ThreadLoad
 from gputop_llm.model.target import Target, TargetList, TargetProcess
 
@@ -31,6 +31,7 @@ __all__ = [
     "Gpm",
     "Gpu",
     "GpuNode",
+    "GpuPair",
     "GpuProcess",
     "Histogram",
     "Host",

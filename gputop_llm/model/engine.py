@@ -68,6 +68,7 @@ class EngineReading:
     they only move as requests end, so that standing still says nothing.
     `unread` maps the URL of each page that gave nothing to the reason: its ranks are not in `series`. With
     several pages `started_s` is that of the server that was started last.
+    `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
     """
 
     engine: str
@@ -84,6 +85,7 @@ class EngineReading:
     first_skipped: str | None = None
     progress: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
+    http: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,12 @@ class EngineLive:
 
 @dataclass(frozen=True, slots=True)
 class EngineWindow:
-    """`total` over everything on the page; latency in it only when there is one model."""
+    """`total` over everything on the page; latency in it only when there is one model.
+
+    `http_per_s` are answers of the server per second by status class ("5xx"); empty where that isn't known.
+    """
 
     total: EngineLive
     models: tuple[EngineLive, ...] = ()
     ranks: tuple[EngineLive, ...] = ()
+    http_per_s: Mapping[str, float] = field(default_factory=dict)

@@ -162,8 +162,25 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPair:
+    """How two GPUs (by index) are joined; `missing` maps a field's name to the reason why it is None.
+
+    `path` is what they have to cross where no NVLink joins them, as `nvidia-smi topo -m` calls it: "same board",
+    "PIX" (one PCIe switch), "PXB" (several), "PHB" (a host bridge), "NODE" (host bridges of one NUMA node),
+    "SYS" (between NUMA nodes). `peer_access` tells whether one may read the other's memory directly.
+    """
+
+    a: int
+    b: int
+    path: str | None = None
+    nvlink: bool | None = None
+    peer_access: bool | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class GpuNode:
-    """All GPUs of this node, and the driver they run on.
+    """All GPUs of this node, and the driver they run on. `pairs` holds every two of them, a below b.
 
     `problem` is one sentence when GPUs can't be read at all (no driver, library mismatch);
     the program works on without them.
@@ -174,3 +191,4 @@ class GpuNode:
     cuda: str | None = None
     problem: str | None = None
     vgpu_guest: bool = False
+    pairs: tuple[GpuPair, ...] = ()

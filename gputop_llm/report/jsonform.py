@@ -21,7 +21,7 @@ SCHEMA = 1
 
 # What stands elsewhere in the form, or in no form at all.
 OMITTED: Mapping[type, frozenset[str]] = {
-    EngineReading: frozenset({"series", "progress"}),
+    EngineReading: frozenset({"series", "progress", "http"}),
     GpuNode: frozenset({"gpus"}),
     TargetList: frozenset({"targets"}),
     Part: frozenset({"value", "at_mono_s"}),
@@ -83,6 +83,7 @@ def _engine(engine: EngineFrame) -> dict[str, Any]:
         "total": None if window is None else plain(window.total),
         "models": None if window is None else plain(window.models),
         "ranks": None if window is None else plain(window.ranks),
+        "http_per_s": None if window is None else plain(window.http_per_s),
         "limits": plain(engine.limits),
     }
 

@@ -30,6 +30,7 @@ class _Scrape:
 
     at_s: float
     series: Mapping[_Key, EngineSeries]
+    http: Mapping[str, float]
 
 
 class EngineTracker:
@@ -53,7 +54,7 @@ class EngineTracker:
         """
         if reading.problem is not None:
             return EngineWindow(EngineLive(None, None, missing=dict.fromkeys(live.FIGURES, reading.problem)))
-        now = _Scrape(at_mono_s, {(one.model, one.rank): one for one in reading.series})
+        now = _Scrape(at_mono_s, {(one.model, one.rank): one for one in reading.series}, reading.http)
         if self._is_restart(reading, now):
             self._kept.clear()
             self._restarted_at_s = at_mono_s
@@ -63,7 +64,7 @@ class EngineTracker:
         self._keep(now)
         since = self._restarted_at_s
         restarted = since is not None and at_mono_s - since < self.window_s
-        return _window(reading, now, past, restarted)
+        return replace(_window(reading, now, past, restarted), http_per_s=_http_per_s(now, past))
 
     def _is_restart(self, reading: EngineReading, now: _Scrape) -> bool:
         if not self._kept:
@@ -94,6 +95,13 @@ def _fell(new: EngineSeries, old: EngineSeries) -> bool:
     return any(value < old.counters.get(name, value) for name, value in new.counters.items()) or any(
         quantiles.fell(histogram, old.histograms.get(name, histogram)) for name, histogram in new.histograms.items()
     )
+
+
+def _http_per_s(now: _Scrape, past: _Scrape | None) -> dict[str, float]:
+    """Answers per second by status class; a class that was not on the page had none. Empty while it isn't known."""
+    if past is None or not past.http or any(now.http.get(status, 0.0) < old for status, old in past.http.items()):
+        return {}
+    return {status: (count - past.http.get(status, 0.0)) / (now.at_s - past.at_s) for status, count in now.http.items()}
 
 
 def _window(reading: EngineReading, now: _Scrape, past: _Scrape | None, restarted: bool) -> EngineWindow:

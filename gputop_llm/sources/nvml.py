@@ -9,10 +9,11 @@ import contextlib
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from gputop_llm.clock import Clock, SystemClock
-from gputop_llm.model.gpu import Gpu, GpuNode
-from gputop_llm.sources import nvml_driver
+from gputop_llm.model.gpu import Gpu, GpuNode, GpuPair
+from gputop_llm.sources import nvml_driver, nvml_topology
 from gputop_llm.sources.nvml_errors import DRIVER_GONE, LOST, DriverGone, GpuLost, code_of, failures, plain
 from gputop_llm.sources.nvml_gpu import GpuReader, lost_gpu
 from gputop_llm.sources.nvml_xid import XidWatch
@@ -47,6 +48,8 @@ class NvmlSource:
         self._readers: dict[int, GpuReader] = {}
         self._dead: dict[int, Gpu] = {}
         self._node = GpuNode()
+        self._pairs: tuple[GpuPair, ...] | None = None
+        self._has_read = False
         self._up = False
         self._worked = False
         self._busy = False
@@ -101,7 +104,8 @@ class NvmlSource:
             return
         for index in range(count):
             self._open(self._lib, index)
-        self._xids.open(self._lib, {index: reader.handle for index, reader in self._readers.items()})
+        self._xids.open(self._lib, self._handles())
+        self._pairs, self._has_read = None, False
 
     def _open(self, lib: ModuleType, index: int) -> None:
         try:
@@ -129,12 +133,28 @@ class NvmlSource:
                 self._wait_longer(self._clock.mono())
         if not self._dead:
             self._retry_s = _RETRY_FIRST_S
+        if self._pairs is None and self._has_read:
+            self._pairs = self._joined()
+        self._has_read = True
         return GpuNode(
             gpus=tuple(gpus[index] for index in sorted(gpus)),
             driver=self._node.driver,
             cuda=self._node.cuda,
             vgpu_guest=any(reader.vgpu_guest for reader in self._readers.values()),
+            pairs=self._pairs or (),
         )
+
+    def _joined(self) -> tuple[GpuPair, ...]:
+        """How the GPUs are joined: a few milliseconds for every two, which the first reading is not to wait for."""
+        assert self._lib is not None
+        try:
+            return nvml_topology.pairs(self._lib, self._handles())
+        except GpuLost:
+            # The next reading finds out which one.
+            return ()
+
+    def _handles(self) -> dict[int, Any]:
+        return {index: reader.handle for index, reader in self._readers.items()}
 
     def _driver_gone(self, gone: DriverGone) -> GpuNode:
         """The driver was unloaded or replaced under us; the next poll starts afresh if it is not too early."""

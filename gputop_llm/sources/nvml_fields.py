@@ -139,12 +139,3 @@ class CounterRate:
         elif step < 0:
             return None, "the driver's counter started again"
         return step / elapsed, ""
-
-
-_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.57e9, 7: 15.1e9}
-
-
-def pcie_bytes_per_s(generation: int | None, width: int | None) -> float | None:
-    """What a PCIe link carries in one direction in bytes per second (line rate less encoding), None if unknown."""
-    lane = _LANE_BYTES_PER_S.get(generation or 0)
-    return None if lane is None or not width else lane * width

@@ -10,6 +10,7 @@ from typing import Any
 
 from gputop_llm.clock import Clock
 from gputop_llm.model.gpu import Gpm, Gpu, GpuProcess, MigInstance, XidEvent
+from gputop_llm.model.pcie import link_bytes_per_s
 from gputop_llm.sources.gpm import GpmReader
 from gputop_llm.sources.nvml_ask import ONCE, Asker, Call, celsius, known, percent, text
 from gputop_llm.sources.nvml_errors import NOT_SUPPORTED, GpuLost, Implausible
@@ -21,7 +22,6 @@ from gputop_llm.sources.nvml_fields import (
     FieldKey,
     FieldReader,
     FieldValue,
-    pcie_bytes_per_s,
 )
 from gputop_llm.sources.nvml_memory import device_memory, host_shared, is_integrated
 from gputop_llm.sources.nvml_mig import MigReader
@@ -272,7 +272,7 @@ class GpuReader:
         counters, later = self._throttle.due(self._counters, now)
         found = self._fields.read((MEMORY_TEMP, *pcie, *counters, *links))
         values["temp_mem_c"] = self._memory_temperature(found)
-        ceiling = pcie_bytes_per_s(values.get("pcie_gen_max"), values.get("pcie_width_max"))
+        ceiling = link_bytes_per_s(values.get("pcie_gen_max"), values.get("pcie_width_max"))
         for field, key in (("pcie_tx_bytes_per_s", PCIE_TX_BYTES), ("pcie_rx_bytes_per_s", PCIE_RX_BYTES)):
             if integrated:
                 ask.lacks(field, _NOT_OF_ITS_OWN)

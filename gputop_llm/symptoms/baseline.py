@@ -10,6 +10,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gputop_llm.model import EngineLive
@@ -223,10 +224,16 @@ class LearningBaseline:
 
 def _key(engine: EngineView, live: EngineLive) -> PastKey:
     target = engine.target
-    kinds = Counter(gpu.now.name or "GPU" for gpu in engine.gpus)
-    hardware = " + ".join(f"{count}x {name}" for name, count in sorted(kinds.items()))
-    if target and any(process.mig_instance is not None for process in target.processes):
-        hardware += " (MIG)"
+    hardware = _hardware(
+        tuple(gpu.now.name for gpu in engine.gpus),
+        target is not None and any(process.mig_instance is not None for process in target.processes),
+    )
     model = live.model or (target.model if target else None) or ""
     # Without GPUs (on a CPU, or on another node) the address is all that tells one machine from another.
     return PastKey(engine.kind, model, hardware or f"at {engine.frame.url}")
+
+
+@lru_cache(maxsize=64)
+def _hardware(names: tuple[str | None, ...], mig: bool) -> str:
+    kinds = Counter(name or "GPU" for name in names)
+    return " + ".join(f"{count}x {name}" for name, count in sorted(kinds.items())) + (" (MIG)" if mig else "")

@@ -9,6 +9,7 @@ from gputop_llm.symptoms.rules import (
     comm,
     copies,
     cpu,
+    errors,
     fault,
     gpu_limits,
     gpu_work,
@@ -46,5 +47,6 @@ RULES: tuple[Rule, ...] = (
     *stalled.RULES,
     *ranks.RULES,
     *life.RULES,
+    *errors.RULES,
     *stale.RULES,
 )

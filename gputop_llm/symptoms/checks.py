@@ -7,8 +7,8 @@ UNKNOWN. A rule says one `Check` per subject; the state machine makes symptoms o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gputop_llm.model.symptom import Subject, Symptom
 from gputop_llm.symptoms.limits import Limits
@@ -23,12 +23,12 @@ class State(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """One rule's answer on one subject at one tick.
 
     `needs` says what an UNKNOWN would need. `make` builds the symptom with its evidence; it
-    is called only while the symptom is shown.
+    is called only while the symptom is shown. `certain`: it was seen, not inferred from a rate or a wait, and so is
+    as true of an engine that warms up.
     """
 
     rule: str
@@ -36,11 +36,24 @@ class Check:
     state: State
     needs: str = ""
     make: Callable[[], Symptom] | None = None
+    certain: bool = False
 
 
-def judged(rule: str, subject: Subject, state: State, needs: str, make: Callable[[], Symptom]) -> Check:
-    """A check whose evidence is gathered only while the condition holds: what is shown until it clears is what held."""
-    return Check(rule, subject, state, needs, make if state in (State.RAISED, State.BETWEEN) else None)
+def judged(
+    rule: str,
+    subject: Subject,
+    state: State,
+    needs: str | Callable[[], str],
+    make: Callable[[], Symptom],
+    certain: bool = False,
+) -> Check:
+    """A check whose evidence is gathered only while the condition holds: what is shown until it clears is what held.
+
+    And what it needs is put in words only while it is unknown, where `needs` is to be called for that.
+    """
+    if state is State.UNKNOWN:
+        return Check(rule, subject, state, needs() if callable(needs) else needs)
+    return Check(rule, subject, state, make=None if state is State.CLEAR else make, certain=certain)
 
 
 def over(value: float | None, limits: Limits, name: str) -> State:

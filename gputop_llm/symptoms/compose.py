@@ -82,7 +82,41 @@ def compose(raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> 
         scopes: subject key → the keys of the engines it belongs to ("gpu:0" → {"engine:…"});
             two symptoms can only be related when they share an engine, or one is the node's.
     """
-    symptoms = list(raised)
+    return Composer().compose(raised, scopes)
+
+
+class Composer:
+    """As `compose`, and works the order out anew only where something that decides it has changed."""
+
+    def __init__(self) -> None:
+        self._decides: object = None
+        self._order: list[tuple[str, str | None]] = []
+        self._placed: dict[str, tuple[Symptom, Symptom]] = {}
+
+    def compose(self, raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> tuple[Symptom, ...]:
+        """See `compose`."""
+        by_key = {s.key: s for s in raised}
+        decides = (
+            [(key, s.severity, s.since_s) for key, s in by_key.items()],
+            {s: scopes.get(s) for s in _subjects(by_key)},
+        )
+        if decides != self._decides:
+            self._decides, self._order = decides, _arranged(list(by_key.values()), scopes)
+        placed, self._placed = self._placed, {}
+        for key, root in self._order:
+            symptom, before = by_key[key], placed.get(key)
+            if before is None or before[0] is not symptom or before[1].root != root:
+                before = symptom, symptom if root is None else replace(symptom, root=root)
+            self._placed[key] = before
+        return tuple(symptom for _, symptom in self._placed.values())
+
+
+def _subjects(by_key: Mapping[str, Symptom]) -> set[str]:
+    return {symptom.subject.key for symptom in by_key.values()}
+
+
+def _arranged(symptoms: list[Symptom], scopes: Mapping[str, frozenset[str]]) -> list[tuple[str, str | None]]:
+    """(key, key of its root or None) in the order to show."""
     by_id: dict[str, list[Symptom]] = {}
     for symptom in symptoms:
         by_id.setdefault(symptom.id, []).append(symptom)
@@ -92,12 +126,12 @@ def compose(raised: Iterable[Symptom], scopes: Mapping[str, frozenset[str]]) -> 
     members: dict[str, list[Symptom]] = {}
     for key, root in roots.items():
         members.setdefault(root, []).append(by_key[key])
-    ordered: list[Symptom] = []
+    ordered: list[tuple[str, str | None]] = []
     for root in sorted(members, key=lambda r: _rank(by_key[r], members[r])):
-        ordered.append(by_key[root])
+        ordered.append((root, None))
         below = sorted((s for s in members[root] if s.key != root), key=lambda s: _rank(s, [s]))
-        ordered.extend(replace(s, root=root) for s in below)
-    return tuple(ordered)
+        ordered.extend((s.key, root) for s in below)
+    return ordered
 
 
 def _parent(symptom: Symptom, by_id: Mapping[str, list[Symptom]], scopes: Mapping[str, frozenset[str]]) -> str | None:

@@ -10,12 +10,13 @@ from typing import Protocol
 from gputop_llm.model import EngineLive, Frame
 from gputop_llm.model.symptom import CantTell, Subject, Symptom, SymptomReport
 from gputop_llm.symptoms.checks import Check
-from gputop_llm.symptoms.compose import compose
+from gputop_llm.symptoms.compose import Composer
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.log import SymptomLog
-from gputop_llm.symptoms.state import SymptomState
+from gputop_llm.symptoms.state import FORGET_S, SymptomState
+from gputop_llm.symptoms.timeline import Timeline
 from gputop_llm.symptoms.trend import POINTS, trend
-from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, Timeline, no_baseline
+from gputop_llm.symptoms.view import Baseline, EngineView, NodeView, no_baseline
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 NOT_HELD_BACK = frozenset(
     {"warming-up", "gpu-fault", "noisy-neighbour", "hw-slowdown", "thermal-throttled", "metrics-stale"}
 )
+
+# An engine that is no target for so long is gone for good: then `stalled` says so, if it was serving.
+GONE_S = 10.0
 
 # (name of a history series, number of newest slots) → values, oldest first.
 Series = Callable[[str, int], Sequence[float | None]]
@@ -79,8 +83,10 @@ class SymptomEngine:
         self._learner = learner
         self._baseline = baseline if learner is None else learner
         self._state = SymptomState(limits)
+        self._composer = Composer()
         self._log = SymptomLog()
         self._timeline = Timeline()
+        self._seen: dict[str, float] = {}
         self._trends: dict[str, tuple[Symptom, Symptom]] = {}
         self._failed: set[str] = set()
 
@@ -95,13 +101,15 @@ class SymptomEngine:
         if self._learner is not None:
             self._learner.follow(view)
         checks, failures = self._checks(view)
-        raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s)
         scopes = view.scopes
+        raised, cant_tell = self._state.update(checks, view.now.mono_s, view.now.at_s, scopes, self._gone(view))
         warming = {engine for s in raised if s.id == "warming-up" for engine in scopes.get(s.subject.key, ())}
+        certain = {(check.rule, check.subject.key) for check in checks if check.certain}
         active, held_back = [], []
         for symptom in raised:
             engines = scopes.get(symptom.subject.key, frozenset())
-            if symptom.id not in NOT_HELD_BACK and engines and engines <= warming:
+            as_true = symptom.id in NOT_HELD_BACK or (symptom.id, symptom.subject.key) in certain
+            if not as_true and engines and engines <= warming:
                 held_back.append(replace(symptom, held_back="the engine is warming up"))
             else:
                 active.append(symptom)
@@ -109,7 +117,7 @@ class SymptomEngine:
         if self._learner is not None:
             self._learner.learn(view, self._suspected(view))
         return SymptomReport(
-            active=compose(active, scopes),
+            active=self._composer.compose(active, scopes),
             held_back=tuple(held_back),
             cant_tell=(*cant_tell, *failures),
             overridden=self._limits.overridden,
@@ -117,6 +125,17 @@ class SymptomEngine:
             log=self._log.update(active, view.now.at_s),
             judged=len(checks) - len(cant_tell),
         )
+
+    def _gone(self, view: NodeView) -> set[str]:
+        """Engines, scraped or not, that have been no target for `GONE_S`."""
+        now = view.now.mono_s
+        if view.now.targets.value is None:
+            return set()
+        self._seen.update((view.names.subject(target).key, now) for target in view.now.targets.value.targets)
+        self._seen.update((engine.subject.key, now) for engine in view.engines)
+        gone = {key for key, at in self._seen.items() if now - at >= GONE_S}
+        self._seen = {key: at for key, at in self._seen.items() if now - at < FORGET_S + GONE_S}
+        return gone
 
     def _checks(self, view: NodeView) -> tuple[list[Check], list[CantTell]]:
         """What the rules say. A rule with a bug says nothing, and stops no other."""

@@ -112,9 +112,9 @@ def slope_per_s(points: Sequence[tuple[float, float]]) -> float | None:
     if len(points) < 3:
         return None
     count = len(points)
-    mean_t = sum(t for t, _ in points) / count
-    mean_v = sum(v for _, v in points) / count
-    spread = sum((t - mean_t) ** 2 for t, _ in points)
+    mean_t = sum([t for t, _ in points]) / count
+    mean_v = sum([v for _, v in points]) / count
+    spread = sum([(t - mean_t) ** 2 for t, _ in points])
     if spread <= 0:
         return None
-    return sum((t - mean_t) * (v - mean_v) for t, v in points) / spread
+    return sum([(t - mean_t) * (v - mean_v) for t, v in points]) / spread

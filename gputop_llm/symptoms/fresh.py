@@ -21,6 +21,13 @@ def oldest_s(engine: EngineView, limits: Limits) -> float:
 
 def unreadable(engine: EngineView, limits: Limits) -> str | None:
     """What a rule on the engine's own figures lacks, in words; None when there is a page that is fresh enough."""
+    if ("unreadable", limits) not in engine.memo:
+        engine.memo["unreadable", limits] = _unreadable(engine, limits)
+    found: str | None = engine.memo["unreadable", limits]
+    return found
+
+
+def _unreadable(engine: EngineView, limits: Limits) -> str | None:
     scrape = engine.frame.scrape
     if scrape.value is None or engine.live is None:
         return f"the engine's metrics ({scrape.error or 'not scraped yet'})"

@@ -72,17 +72,23 @@ class Limits:
                 raise UsageError(
                     f"unknown threshold '{name}' in {self._origins[name]}", todo="the names are in docs/symptoms.md"
                 )
+        self._in_force: dict[str, tuple[float, float]] = {}
+        # Asked for several hundred times a tick.
+        self._values = {name: self._overrides.get(name, t.value) for name, t in self._table.items()}
+        self._clears = {name: self._clear(t) for name, t in self._table.items()}
+
+    def _clear(self, threshold: Threshold) -> float:
+        if threshold.name in self._overrides and threshold.value:
+            return self._overrides[threshold.name] * threshold.clear / threshold.value
+        return threshold.clear
 
     def value(self, name: str) -> float:
         """The value beyond which the condition holds."""
-        return self._overrides.get(name, self._table[name].value)
+        return self._values[name]
 
     def clear(self, name: str) -> float:
         """The value beyond which the condition is gone."""
-        threshold = self._table[name]
-        if name in self._overrides and threshold.value:
-            return self._overrides[name] * threshold.clear / threshold.value
-        return threshold.clear
+        return self._clears[name]
 
     def given(self, name: str) -> bool:
         """Whether the user gave this value: an SLO that is given wins over a baseline."""
@@ -94,8 +100,12 @@ class Limits:
 
     def hold(self, rule: str) -> tuple[float, float]:
         """(seconds to hold before it is raised, seconds to be gone before it is cleared)."""
-        for_s, clear_s = self._holds.get(rule, self.default_hold)
-        return self._overrides.get(f"{rule}.for_s", for_s), self._overrides.get(f"{rule}.clear_s", clear_s)
+        found = self._in_force.get(rule)
+        if found is None:
+            for_s, clear_s = self._holds.get(rule, self.default_hold)
+            found = self._overrides.get(f"{rule}.for_s", for_s), self._overrides.get(f"{rule}.clear_s", clear_s)
+            self._in_force[rule] = found
+        return found
 
     @property
     def overridden(self) -> tuple[str, ...]:

@@ -25,12 +25,16 @@ class SymptomLog:
         now: dict[str, Held] = {}
         for symptom in raised:
             before = self._open.pop(symptom.key, None)
+            if before is not None and (before.severity, before.headline) == (symptom.severity, symptom.headline):
+                now[symptom.key] = before
+                continue
             now[symptom.key] = Held(
                 id=symptom.id,
                 subject=symptom.subject,
                 # The worst that it was.
                 severity=max(symptom.severity, before.severity) if before else symptom.severity,
-                headline=symptom.headline,
+                # Of the time that it was worst, the newest.
+                headline=before.headline if before and before.severity > symptom.severity else symptom.headline,
                 since_s=before.since_s if before else min(at_s, at_s if symptom.since_s is None else symptom.since_s),
             )
         for gone in self._open.values():

@@ -79,7 +79,11 @@ def least_running(engine: EngineView, limits: Limits, gpu: GpuView | None = None
         return None
     rank = data_parallel_rank(engine, gpu) if gpu is not None and len(engine.ranks) > 1 else None
     if rank is None:
-        return _least([value for _, value in engine.values("running", MEAN_S)], engine.live.running)
+        if "least running" not in engine.memo:
+            past = [value for _, value in engine.values("running", MEAN_S)]
+            engine.memo["least running"] = _least(past, engine.live.running)
+        found: float | None = engine.memo["least running"]
+        return found
     now = [live.running for live in engine.ranks if live.rank == rank]
     newest = engine.past[-1][0] if engine.past else 0.0
     past = [

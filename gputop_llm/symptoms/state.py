@@ -6,7 +6,7 @@ Between a threshold and its clear value nothing changes, so noise around either 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gputop_llm.model.symptom import CantTell, Subject, Symptom
@@ -17,17 +17,22 @@ log = logging.getLogger(__name__)
 
 # Evidence of so many symptoms is gathered per tick, of those first whose evidence is oldest: on a node where everything
 # is wrong each is renewed every few ticks, and a tick costs no more for it.
-REMADE = 6
+REMADE = 3
 
 # A subject or input that vanishes ends its symptom after this time, even if nothing ever said "clear".
 FORGET_S = 30.0
+NO_SCOPES: Mapping[str, frozenset[str]] = {}
 
 
 @dataclass(slots=True)
 class _Track:
-    """One rule on one subject. Times are monotonic seconds, `since_s` wall time."""
+    """One rule on one subject. Times are monotonic seconds, `since_s` wall time.
+
+    `engines` are those that the subject belongs to, or last belonged to.
+    """
 
     subject: Subject
+    engines: frozenset[str] = frozenset()
     active: bool = False
     held_since: float | None = None
     clear_since: float | None = None
@@ -50,8 +55,20 @@ class SymptomState:
         self._pending: list[tuple[Check, _Track]] = []
         self._failed: set[str] = set()
 
-    def update(self, checks: Iterable[Check], mono_s: float, wall_s: float) -> tuple[list[Symptom], list[CantTell]]:
-        """Takes one tick's checks; returns what is raised now, and what can't be told."""
+    def update(
+        self,
+        checks: Iterable[Check],
+        mono_s: float,
+        wall_s: float,
+        scopes: Mapping[str, frozenset[str]] = NO_SCOPES,
+        gone: Collection[str] = (),
+    ) -> tuple[list[Symptom], list[CantTell]]:
+        """Takes one tick's checks; returns what is raised now, and what can't be told.
+
+        Args:
+            scopes: subject key → keys of the engines that it belongs to.
+            gone: keys of engines that have ended: what no rule says of them or their GPUs any more ends with them.
+        """
         cant_tell: list[CantTell] = []
         raised: list[Symptom] = []
         seen: set[tuple[str, str]] = set()
@@ -67,6 +84,7 @@ class SymptomState:
                 if check.state in (State.CLEAR, State.UNKNOWN):
                     continue
                 track = self._tracks[key] = _Track(check.subject)
+            track.engines = scopes.get(check.subject.key) or track.engines
             self._step(track, check, mono_s, wall_s)
             if track.active:
                 active.append((check, track))
@@ -76,7 +94,8 @@ class SymptomState:
         raised += [track.shown for _, track in active if track.shown is not None]
         for key, track in list(self._tracks.items()):
             quiet = not track.active and track.held_since is None
-            if quiet or mono_s - track.last_known > FORGET_S:
+            ended = bool(gone) and key not in seen and bool(track.engines) and track.engines <= set(gone)
+            if quiet or ended or mono_s - track.last_known > FORGET_S:
                 del self._tracks[key]
             elif key not in seen and track.active and track.shown is not None:
                 raised.append(track.shown)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gputop_llm.model import ProcessLoad
 from gputop_llm.symptoms.view import EngineView, LoadView
 
 
-@dataclass(frozen=True, slots=True)
-class HotThread:
+class HotThread(NamedTuple):
     """A thread and its CPU use in percent of one core, over the rules' window."""
 
     process: LoadView
@@ -41,6 +40,13 @@ def hottest(processes: tuple[LoadView, ...]) -> HotThread | None:
 
 
 def _hottest_of(process: LoadView) -> HotThread | None:
+    if "hottest" not in process.memo:
+        process.memo["hottest"] = _find_hottest(process)
+    found: HotThread | None = process.memo["hottest"]
+    return found
+
+
+def _find_hottest(process: LoadView) -> HotThread | None:
     main = process.mean(lambda load: load.main_thread_pct)
     other = process.mean(_top_other_pct)
     if other is not None and (main is None or other > main):
@@ -50,4 +56,7 @@ def _hottest_of(process: LoadView) -> HotThread | None:
 
 
 def _top_other_pct(load: ProcessLoad) -> float | None:
-    return next((thread.cpu_pct for thread in load.top_threads if thread.tid != load.pid), None)
+    for thread in load.top_threads:
+        if thread.tid != load.pid:
+            return thread.cpu_pct
+    return None

@@ -15,6 +15,8 @@ from typing import Any
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
 from gputop_llm.model.symptom import Subject
+from gputop_llm.symptoms.names import TargetNames
+from gputop_llm.symptoms.timeline import Timeline
 
 # Means of noisy momentary readings (NVML, GPM) are over this long.
 MEAN_S = 10.0
@@ -32,13 +34,18 @@ def no_baseline(_engine: EngineView, _live: EngineLive, _metric: str) -> float |
 class GpuView:
     """One GPU over the kept frames."""
 
-    def __init__(self, newest: Gpu, past: Sequence[tuple[float, Gpu]]) -> None:
+    def __init__(
+        self, newest: Gpu, past: Sequence[tuple[float, Gpu]], kept: dict[str, dict[float, Any]] | None = None
+    ) -> None:
         self.now = newest
+        self._kept = {} if kept is None else kept
         self.index = newest.index
         self.past = past
         self.subject = Subject(f"gpu:{newest.index}", f"GPU {newest.index}")
         self._means: dict[tuple[str, float], float | None] = {}
         self._readings: dict[float, Sequence[tuple[float, Gpu]]] = {}
+        self.memo: dict[Any, Any] = {}
+        """What several rules work out of it; as everything here, for one tick."""
 
     def instance(self, gpu_instance: int) -> Subject:
         """One MIG instance of the GPU."""
@@ -51,9 +58,11 @@ class GpuView:
     def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
         """The mean of a field's known values over the newest `over_s` seconds; None when it is unknown now."""
         key = (name, over_s)
-        if key not in self._means:
-            self._means[key] = None if self.get(name) is None else _mean(self._known(name, over_s))
-        return self._means[key]
+        try:
+            return self._means[key]
+        except KeyError:
+            found = self._means[key] = None if self.get(name) is None else _mean(self._known(name, over_s))
+            return found
 
     def _known(self, name: str, over_s: float) -> list[float]:
         readings = self.readings(over_s)
@@ -80,6 +89,22 @@ class GpuView:
             found = self._readings[over_s] = self.past[first:]
         return found
 
+    def each(self, what: str, make: Callable[[Gpu], Any], over_s: float = MEAN_S) -> list[tuple[float, Any]]:
+        """(monotonic time, what `make` makes of the reading) over the newest `over_s` seconds, oldest first.
+
+        Made once for each reading, and kept from tick to tick under the name `what`, which stands for `make`.
+        """
+        readings, known = self.readings(over_s), self._kept.setdefault(what, {})
+        if len(known) > 2 * len(readings) + 2:
+            times = {at for at, _ in readings}
+            for at in [at for at in known if at not in times]:
+                del known[at]
+        for at, gpu in reversed(readings):
+            if at in known:
+                break
+            known[at] = make(gpu)
+        return [(at, known[at] if at in known else known.setdefault(at, make(gpu))) for at, gpu in readings]
+
     def missing(self, name: str) -> str:
         """Why a field is unknown."""
         return self.now.missing.get(name) or self.now.missing.get(name.split(".")[0]) or "not known on this GPU"
@@ -91,6 +116,7 @@ class LoadView:
     def __init__(self, newest: ProcessLoad, recent: Sequence[ProcessLoad]) -> None:
         self.now = newest
         self.recent = recent
+        self.memo: dict[Any, Any] = {}
 
     def mean(self, read: Callable[[ProcessLoad], float | None]) -> float | None:
         """The mean of what `read` finds; None when it is unknown now."""
@@ -113,6 +139,8 @@ class EngineView:
     loads: tuple[LoadView, ...] = ()
     _means: dict[tuple[str, float], float | None] = field(default_factory=dict, repr=False, compare=False)
     _totals: dict[float, list[tuple[float, EngineLive]]] = field(default_factory=dict, repr=False, compare=False)
+    _values: dict[tuple[str, float], list[tuple[float, float]]] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def live(self) -> EngineLive | None:
@@ -147,14 +175,20 @@ class EngineView:
                 seen = scraped
                 yield scraped, frame
 
-    def values(self, name: str, over_s: float) -> list[tuple[float, float]]:
+    def values(self, name: str, over_s: float) -> Sequence[tuple[float, float]]:
         """(monotonic time of the scrape, value) of a field of EngineLive's total, oldest first, known values only."""
+        known = self._values.get((name, over_s))
+        if known is not None:
+            return known
         totals = self._totals.get(over_s)
         if totals is None:
             totals = [(at, frame.window.total) for at, frame in self.scrapes(over_s) if frame.window]
             totals.reverse()
             self._totals[over_s] = totals
-        return [(at, value) for at, total in totals if (value := getattr(total, name)) is not None]
+        read = _reader(name)
+        known = [(at, value) for at, total in totals if (value := read(total)) is not None]
+        self._values[name, over_s] = known
+        return known
 
     def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
         """The mean of a field's known values over the newest `over_s` seconds."""
@@ -176,60 +210,6 @@ class EngineView:
     def series(self, name: str) -> str:
         """The history series of a figure of this engine."""
         return f"engine.{self.frame.target_key}.{name}"
-
-
-class Timeline:
-    """The readings of some frames by GPU and by engine, each with the time of its frame, oldest first.
-
-    From one tick to the next almost all frames are the same: it is moved on, and not made anew.
-    """
-
-    def __init__(self) -> None:
-        self.gpus: dict[int, list[tuple[float, Gpu]]] = {}
-        self.engines: dict[str, list[tuple[float, EngineFrame]]] = {}
-        self._newest: Frame | None = None
-        self._reading: GpuNode | None = None
-
-    def move(self, frames: Sequence[Frame]) -> Timeline:
-        """The same timeline over these frames."""
-        if self._newest is None or len(frames) < 2 or frames[-2] is not self._newest:
-            self.gpus, self.engines, self._reading = {}, {}, None
-            new: Sequence[Frame] = frames
-        else:
-            new = frames[-1:]
-            _forget(self.gpus, frames[0].mono_s)
-            _forget(self.engines, frames[0].mono_s)
-            self._follow(frames)
-        for frame in new:
-            reading = frame.gpus.value
-            if reading is not None and reading is not self._reading:
-                self._reading = reading
-                for gpu in reading.gpus:
-                    self.gpus.setdefault(gpu.index, []).append((frame.mono_s, gpu))
-            for engine in frame.engines:
-                self.engines.setdefault(engine.target_key, []).append((frame.mono_s, engine))
-        self._newest = frames[-1]
-        return self
-
-    def _follow(self, frames: Sequence[Frame]) -> None:
-        """Takes over what the history has made of engines as their frames grew older: less of each."""
-        for frame in reversed(frames[: bisect_left(frames, frames[-1].mono_s - STALE_S, key=attrgetter("mono_s"))]):
-            known = True
-            for engine in frame.engines:
-                past = self.engines[engine.target_key]
-                at = bisect_left(past, frame.mono_s, key=itemgetter(0))
-                known = known and past[at][1] is engine
-                past[at] = (frame.mono_s, engine)
-            if known:
-                return
-
-
-def _forget(past: dict[Any, list[tuple[float, Any]]], before: float) -> None:
-    for key in [key for key, readings in past.items() if readings[0][0] < before]:
-        readings = past[key]
-        del readings[: bisect_left(readings, before, key=itemgetter(0))]
-        if not readings:
-            del past[key]
 
 
 @dataclass(frozen=True)
@@ -284,7 +264,8 @@ class NodeView:
         """GPUs by index."""
         past = self._timeline.gpus
         newest = self.node.gpus if self.node else ()
-        return {g.index: GpuView(g, past.get(g.index, ())) for g in newest}
+        kept = self._timeline.kept
+        return {g.index: GpuView(g, past.get(g.index, ()), kept.setdefault(g.index, {})) for g in newest}
 
     @cached_property
     def engines(self) -> tuple[EngineView, ...]:
@@ -301,7 +282,7 @@ class NodeView:
                     gpus=tuple(self.gpus[i] for i in (target.gpus if target else ()) if i in self.gpus),
                     processes=tuple(loads[p].now for p in (target.pids if target else ()) if p in loads),
                     past=self._timeline.engines[frame.target_key],
-                    subject=_engine_subject(target, frame),
+                    subject=self._engine_subject(target, frame),
                     baseline=self.baseline,
                     loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
                 )
@@ -318,7 +299,7 @@ class NodeView:
         for key in sorted(self._timeline.engines.keys() - there):
             past = self._timeline.engines[key]
             target = next((t for t in self.past_targets if t.key == key), None)
-            subject = _engine_subject(target, past[-1][1])
+            subject = self._engine_subject(target, past[-1][1])
             views.append(EngineView(past[-1][1], target, (), (), past, subject, self.baseline))
         return tuple(views)
 
@@ -332,6 +313,14 @@ class NodeView:
             if found is not None and found.targets is not seen:
                 seen = found.targets
                 yield from seen
+
+    @cached_property
+    def names(self) -> TargetNames:
+        """What targets are called."""
+        return TargetNames(self.now.targets.value.targets if self.now.targets.value else ())
+
+    def _engine_subject(self, target: Target | None, frame: EngineFrame) -> Subject:
+        return self.names.subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
 
     def _loads(self) -> dict[int, LoadView]:
         """The watched processes by PID."""
@@ -362,19 +351,12 @@ class NodeView:
                     if process.mig_instance is not None and gpu.index in process.gpus:
                         scopes[gpu.instance(process.mig_instance).key] = frozenset({engine.subject.key})
         others = [e.subject.key for e in self.ended]
-        others += [target_subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())]
+        others += [
+            self.names.subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())
+        ]
         for key in others:
             scopes.setdefault(key, frozenset({key}))
         return scopes
-
-
-def target_subject(target: Target) -> Subject:
-    """A target as the subject of a symptom, scraped or not."""
-    return Subject(f"engine:{target.key}", f"{target.engine} {target.model or ''}".strip())
-
-
-def _engine_subject(target: Target | None, frame: EngineFrame) -> Subject:
-    return target_subject(target) if target else Subject(f"engine:{frame.target_key}", frame.url)
 
 
 @cache

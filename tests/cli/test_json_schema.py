@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop_llm.model import EngineLive, EngineReading, EngineSeries, EngineWindow, GpuNode, Histogram, Part, TargetList
+from gputop_llm.model import (
+    EngineLive,
+    EngineReading,
+    EngineSeries,
+    EngineWindow,
+    GpuNode,
+    GpuPair,
+    Histogram,
+    Part,
+    TargetList,
+)
 from gputop_llm.model.limits import EngineLimits, LimitEstimate, LimitInput
 from gputop_llm.report import jsonform
 from tests.support import frames
@@ -101,8 +111,11 @@ def test_every_value_of_a_frame_is_documented_with_its_type(name):
 
 def test_every_documented_path_is_reached_by_some_frame():
     gpu = frames.with_mig(frames.troubled(frames.h200()))
+    pairs = (GpuPair(0, 1, "SYS", nvlink=False, peer_access=None, missing={"peer_access": "unknown"}),)
+    window = replace(frames.engine().window, http_per_s={"5xx": 0.4})
     mig = replace(
-        frames.frame(frames.node([gpu]), (frames.target(),)),
+        frames.frame(replace(frames.node([gpu]), pairs=pairs), (frames.target(),)),
+        engines=(replace(frames.engine(), window=window),),
         notes=("attached",),
         targets=frames.part(TargetList((frames.target(),), notes=("a note for the doctor",))),
     )

@@ -47,13 +47,16 @@ def run_load(
     prompt_words: int = 100,
     model: str = "tiny",
     seed: int = 7,
+    stop: threading.Event | None = None,
 ) -> LoadResult:
     """Sends that many streamed completions, `concurrency` at a time, and returns when all have ended.
 
     Prompts of `prompt_words`/2 to `prompt_words` words and answers of `max_tokens`/2 to
     `max_tokens` tokens follow from `seed` alone. The requests carry no seed of their
     own: with one, vLLM 0.32's CPU engine dies in chunked prefill.
+    Once `stop` is set, what is under way is given up, like an error.
     """
+    stop = stop or threading.Event()
     dice = random.Random(seed)
     bodies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     for _ in range(requests):
@@ -71,13 +74,13 @@ def run_load(
     result, lock, begun = LoadResult(), threading.Lock(), time.monotonic()
 
     def client() -> None:
-        while True:
+        while not stop.is_set():
             try:
                 body = bodies.get_nowait()
             except queue.Empty:
                 return
             try:
-                sent, chunk_times, usage = _complete(port, body)
+                sent, chunk_times, usage = _complete(port, body, stop)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 with lock:
                     result.errors.append(repr(error))
@@ -98,7 +101,7 @@ def run_load(
     return result
 
 
-def _complete(port: int, body: bytes) -> tuple[float, list[float], dict[str, int]]:
+def _complete(port: int, body: bytes, stop: threading.Event) -> tuple[float, list[float], dict[str, int]]:
     """When the request was sent, when each chunk with text came (monotonic seconds), and the usage."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
@@ -110,6 +113,8 @@ def _complete(port: int, body: bytes) -> tuple[float, list[float], dict[str, int
         chunk_times: list[float] = []
         usage: dict[str, int] = {}
         for line in answer:
+            if stop.is_set():
+                raise ValueError("given up")
             if line.startswith(b"data: {"):
                 arrived = time.monotonic()
                 chunk = json.loads(line[len(b"data: ") :])

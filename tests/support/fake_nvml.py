@@ -308,6 +308,8 @@ def _answer(page: dict[str, Any], key: str, args: tuple[Any, ...]) -> Any:
         value = page.get(key, page.get(f"Ecc{args[0]}{args[1]}"))
     elif key in ("TemperatureThreshold", "NvLinkState"):
         value = page.get(f"{'TempThr' if key == 'TemperatureThreshold' else 'NvLink'}{args[0]}")
+    elif key == "P2PStatus":
+        value = page.get(key, {}).get({0: "read", 2: "nvlink"}[args[1]])
     elif key == "ProcessUtilization":
         value = page.get("ProcUtil")
     elif key == "PciInfo":

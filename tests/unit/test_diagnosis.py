@@ -6,7 +6,6 @@ import functools
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,7 +100,7 @@ def test_rules_that_fail_cost_the_symptoms_and_not_the_frame(judging, monkeypatc
         raise RuntimeError("no")
 
     judge = judging()
-    monkeypatch.setattr("gputop_llm.symptoms.engine.compose", broken)
+    monkeypatch.setattr("gputop_llm.symptoms.engine.Composer.compose", broken)
     (frame,) = judge(busy(1))
     assert frame.symptoms is None
     assert frame.engines
@@ -124,7 +123,7 @@ def test_one_rule_with_a_bug_is_told_and_stops_no_other(judging, monkeypatch, ca
 def test_evidence_with_a_bug_costs_that_symptom_only(judging, monkeypatch, caplog):
     def half_broken(view, in_force):
         for check in kv.kv_pressure(view, in_force):
-            yield replace(check, rule="bad", make=lambda: 1 / 0)
+            yield check._replace(rule="bad", make=lambda: 1 / 0)
 
     monkeypatch.setattr(catalogue, "RULES", (Rule("bad", "bad", half_broken), *kv.RULES))
     frames = judging()(full_for(20, 0))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_llm.sources.nvml import NvmlSource
-from gputop_llm.sources.nvml_fields import CounterRate, FieldValue, pcie_bytes_per_s
+from gputop_llm.sources.nvml_fields import CounterRate, FieldValue
 from gputop_llm.sources.nvml_throttle import Throttle, counter_fields
 from tests.support.clock import ManualClock
 from tests.support.fake_nvml import CAPTURES, FakeNvml
@@ -158,14 +158,6 @@ class TestCounterRate:
         rate.update(FieldValue(0, 64), 1.0, None)
         assert rate.update(FieldValue(9, 64), 1.0, None)[0] is None
         assert rate.update(FieldValue(9, 64), 2.0, None)[0] == 9.0
-
-
-@pytest.mark.parametrize(
-    ("generation", "width", "gb_per_s"), [(3, 16, 15.8), (4, 16, 31.5), (5, 16, 63.0), (1, 1, 0.25), (5, None, None)]
-)
-def test_what_a_pcie_link_carries(generation, width, gb_per_s):
-    carried = pcie_bytes_per_s(generation, width)
-    assert carried is None if gb_per_s is None else carried == pytest.approx(gb_per_s * 1e9, rel=0.01)
 
 
 class TestThrottle:

@@ -8,7 +8,7 @@ from gputop_llm.model import SpecDecode
 from gputop_llm.model.symptom import Severity
 from gputop_llm.symptoms.catalogue import RULES as ALL
 from gputop_llm.symptoms.compose import EXPLAINS
-from gputop_llm.symptoms.rules import caches, kv, latency, life, queue, ranks, stale, stalled, tpot
+from gputop_llm.symptoms.rules import caches, errors, kv, latency, life, queue, ranks, stale, stalled, tpot
 from tests.support import symptom_frames as sf
 from tests.support.symptom_frames import busy, limits, reports, stuck_from
 from tests.support.symptom_frames import latency as p95
@@ -22,6 +22,7 @@ RULES = (
     *stalled.RULES,
     *ranks.RULES,
     *life.RULES,
+    *errors.RULES,
     *stale.RULES,
 )
 UNITS = {"%", "s", "/s", "B", "B/s", "tok/s", "W", "MHz", "°C", ""}

@@ -156,6 +156,24 @@ def test_a_gpu_that_may_be_busy_for_others_proves_nothing(gpu):
     assert raised_at("metrics-stale", stale.RULES, busy(60, gpu=gpu, **IDLE_PAGE)) is None
 
 
+def test_a_page_that_stands_still_with_requests_while_the_gpu_computes_is_told_before_it_is_a_standstill():
+    frames = busy(100, counters=IDLE_PAGE["counters"])
+    assert raised_at("metrics-stale", stale.RULES, frames) == 30
+    found = symptom("metrics-stale", stale.RULES, frames[:50])
+    assert found.headline == "the page has not moved, yet GPU 0 is 97 % busy"
+    assert "very long prompt" in cause(found, "prompt").text
+    assert [(s.id, s.root) for s in reports(ALL, frames)[-1].active if s.id in ("stalled", "metrics-stale")] == [
+        ("stalled", None),
+        ("metrics-stale", f"stalled@{sf.SUBJECT}"),
+    ]
+
+
+@pytest.mark.parametrize("moves", ["kv_usage_pct", "waiting"])
+def test_a_page_on_which_anything_moves_is_to_be_trusted(moves):
+    frames = busy(60, counters=IDLE_PAGE["counters"], live={moves: lambda s: 10.0 + 0.1 * s})
+    assert raised_at("metrics-stale", stale.RULES, frames) is None
+
+
 def test_a_standstill_with_requests_is_stalled_and_nothing_else():
     page = {"counters": IDLE_PAGE["counters"], "gpu": sf.CLEAR_OF_WORK}
     ids = {s.id for s in reports(ALL, busy(60, **page))[-1].active}

@@ -6,6 +6,7 @@ import pytest
 
 from gputop_llm.model import EngineSeries
 from gputop_llm.model.symptom import Severity
+from gputop_llm.symptoms.catalogue import RULES as ALL
 from gputop_llm.symptoms.rules.stalled import RULES
 from tests.support import symptom_frames as sf
 from tests.support.symptom_frames import (
@@ -159,6 +160,55 @@ def test_a_stopped_process_is_named(letter):
     assert found.headline.endswith("worker 641 (TP1) is stopped (state T)")
     assert "stopped: by SIGSTOP" in found.causes[0].text
     assert any("kill -CONT" in a.text for a in found.advice)
+
+
+def test_a_stopped_process_is_a_standstill_though_the_gauge_of_the_last_step_said_that_nothing_ran():
+    frames = busy(40, counters=still(), live={"running": 0.0}, load={sf.CORE: {"state": falls("S", "T")}})
+    assert raised_at("stalled", RULES, frames) == FROM + 11
+    found = symptom("stalled", RULES, frames)
+    assert found.headline == "no token for 28 s: engine-core 624 is stopped (state T), so that no request can be served"
+    assert found.severity is Severity.CRITICAL
+    (running,) = [e for e in found.evidence if e.name == "running"]
+    assert running.text == "0 at the last step; what came since is not counted"
+
+
+def test_how_long_it_was_stopped_before_the_monitor_began_is_not_known():
+    counters = {"generation_tokens": 500.0, "steps": 90.0}
+    frames = busy(20, counters=counters, live={"running": 0.0}, load={sf.CORE: {"state": "T"}})
+    assert symptom("stalled", RULES, frames).headline.startswith("no token for more than 19 s: engine-core 624 is")
+
+
+def test_a_process_that_is_stopped_while_others_serve_is_no_standstill():
+    frames = busy(40, live={"running": 0.0}, load={sf.CORE: {"state": falls("S", "T")}})
+    assert raised_at("stalled", RULES, frames) is None
+
+
+def test_an_idle_engine_whose_process_was_stopped_for_a_moment_is_well():
+    state = changing((0, "S"), (FROM, "T"), (FROM + 8, "S"))
+    frames = busy(40, counters=still(), live={"running": 0.0}, load={sf.CORE: {"state": state}})
+    assert raised_at("stalled", RULES, frames) is None
+
+
+def test_a_stopped_api_server_is_told_though_nothing_ran():
+    scrape = {"at": FROM, "error": changing((0, None), (FROM + 2, "no answer"))}
+    frames = busy(40, live={"running": 0.0}, scrape=scrape, load={sf.API_SERVER: {"state": falls("S", "T")}})
+    found = symptom("stalled", RULES, frames)
+    assert found.headline.startswith("no answer for 29 s: api-server 600 is stopped (state T)")
+
+
+@pytest.mark.parametrize(("stopped", "raised"), [(True, True), (False, False)])
+def test_of_an_engine_that_warms_up_only_what_is_seen_is_raised(stopped, raised):
+    load = {sf.CORE: {"state": falls("S", "T" if stopped else "S"), "cpu_pct": 0.0}}
+    frames = busy(60, counters=still(), gpu=IDLE, load=load, reading={"started_s": sf.AT_S - 20.0})
+    last = reports(ALL, frames)[-1]
+    assert any(s.id == "stalled" for s in last.active) is raised
+    assert any(s.id == "stalled" for s in last.held_back) is not raised
+
+
+def test_nobody_is_told_that_clients_are_the_limit_while_a_process_is_stopped():
+    live = {"running": 0.0, "generation_tokens_per_s": 0.0}
+    frames = busy(60, counters=still(), live=live, gpu=IDLE, load={sf.CORE: {"state": falls("S", "T")}})
+    assert [s.id for s in reports(ALL, frames)[-1].active] == ["stalled"]
 
 
 def test_a_process_that_is_gone_is_named():

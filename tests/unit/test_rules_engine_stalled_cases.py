@@ -19,6 +19,9 @@ from tests.support.symptom_frames import busy, number, raised_at, reports, sympt
 # -- engines that ended -------------------------------------------------------------
 
 
+NOTHING = {"running": 0.0, "generation_tokens_per_s": 0.0}
+
+
 def without_engine(*, from_s, targets=()):
     def edit(frame: Frame, s: int) -> Frame:
         if s < from_s:
@@ -37,8 +40,16 @@ def test_an_engine_that_ended_with_requests_is_told_for_two_minutes():
 
 
 def test_an_idle_engine_may_end():
-    frames = busy(60, live={"running": 0.0}, edit=without_engine(from_s=20))
+    frames = busy(60, live=NOTHING, edit=without_engine(from_s=20))
     assert raised_at("stalled", RULES, frames) is None
+
+
+def test_an_engine_that_ended_between_two_requests_is_a_warning():
+    frames = busy(60, live={"running": 0.0}, edit=without_engine(from_s=20))
+    found = symptom("stalled", RULES, frames)
+    assert found.headline == "the engine ended 40 s ago, seconds after its last token"
+    assert found.severity is Severity.WARNING
+    assert number(found, "generated when last heard") == 3200.0
 
 
 def test_an_engine_that_comes_back_at_its_address_was_restarted():
@@ -72,7 +83,7 @@ def test_children_that_outlive_their_server_for_a_moment_are_no_orphans():
     def edit(frame: Frame, s: int) -> Frame:
         return without_engine(from_s=20, targets=(ORPHAN,) if s < 26 else ())(frame, s)
 
-    frames = busy(40, live={"running": 0.0}, edit=edit)
+    frames = busy(40, live=NOTHING, edit=edit)
     assert raised_at("stalled", RULES, frames) is None
 
 

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop_llm.model import Frame
-from gputop_llm.model.symptom import Subject
+from gputop_llm.model import Frame, TargetList
+from gputop_llm.model.symptom import Severity, Subject
 from gputop_llm.symptoms.checks import Check, State
+from gputop_llm.symptoms.compose import Composer, compose
 from gputop_llm.symptoms.engine import Rule, SymptomEngine
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.state import REMADE, SymptomState
-from gputop_llm.symptoms.view import NodeView, Timeline
+from gputop_llm.symptoms.timeline import Timeline
+from gputop_llm.symptoms.view import NodeView
 from tests.support.symptom_frames import busy
 from tests.support.symptom_reports import a_symptom
 
@@ -61,6 +63,63 @@ def test_a_reading_that_several_frames_show_is_one():
     frames = [replace(f, gpus=frames[0].gpus) if i < 3 else f for i, f in enumerate(frames)]
     view = NodeView(frames)
     assert [at - frames[0].mono_s for at, _ in view.gpus[0].past] == [0, 3, 4]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=25), st.integers(1, 20))
+def test_what_is_kept_of_a_reading_is_what_would_be_made_of_it_now(steps, kept):
+    frames = changing_node(steps)
+    timeline = Timeline()
+    for i in range(len(frames)):
+        view = NodeView(
+            frames[max(0, i - kept + 1) : i + 1], timeline=timeline.move(frames[max(0, i - kept + 1) : i + 1])
+        )
+        for gpu in view.gpus.values():
+            now = [(at, id(reading)) for at, reading in gpu.readings()]
+            assert gpu.each("identity", id) == now
+
+
+def test_the_order_of_symptoms_is_worked_out_anew_when_one_gets_worse():
+    composer = Composer()
+    kv, fault = a_symptom("kv-pressure"), a_symptom("spec-decode-weak")
+    assert [s.id for s in composer.compose([kv, fault], {})] == [s.id for s in compose([kv, fault], {})]
+    worse = replace(fault, severity=Severity.CRITICAL)
+    better = replace(kv, severity=Severity.NOTE)
+    assert composer.compose([better, worse], {}) == compose([better, worse], {}) == (worse, better)
+    new = replace(worse, headline="newer")
+    assert composer.compose([better, new], {})[0] is new
+
+
+def test_what_was_raised_of_an_engine_that_is_gone_ends_with_it_and_of_its_gpus_too():
+    def run(view, limits):
+        for engine in view.engines:
+            for subject in (engine.subject, *(gpu.subject for gpu in engine.gpus)):
+                yield Check("kv-pressure", subject, State.RAISED, make=lambda s=subject: a_symptom(subject=s))
+
+    engine = SymptomEngine((Rule("kv-pressure", "", run),), NO_LIMITS)
+    frames = [
+        f if i < 20 else replace(f, engines=(), targets=replace(f.targets, value=TargetList()))
+        for i, f in enumerate(busy(40))
+    ]
+    active = [len(engine.update(frames[: i + 1]).active) for i in range(40)]
+    assert active[12:29] == [2] * 17
+    assert active[29:] == [0] * 11
+
+
+def test_engines_that_serve_the_same_are_told_apart_by_address():
+    def twice(frame, _s):
+        (engine,), (target,) = frame.engines, frame.targets.value.targets
+        other = replace(target, key="other", urls=("http://127.0.0.1:8001",), root_pid=7)
+        return replace(
+            frame,
+            engines=(engine, replace(engine, target_key="other", url="http://127.0.0.1:8001")),
+            targets=replace(frame.targets, value=TargetList((target, other))),
+        )
+
+    one, two = (e.subject.label for e in NodeView(busy(1, edit=twice)).engines)
+    assert (one, two) == ("vllm /models/llama-8b at :8000", "vllm /models/llama-8b at :8001")
+    (alone,) = NodeView(busy(1)).engines
+    assert alone.subject.label == "vllm /models/llama-8b"
 
 
 def checks_of(names: str, made: list[str], state: State = State.RAISED) -> list[Check]:

@@ -36,11 +36,13 @@ def test_each_time_of_the_same_symptom_is_one_of_its_own():
     assert [(h.since_s, h.until_s) for h in again] == [(AT, AT + 20), (AT + 100, None)]
 
 
-def test_it_keeps_the_worst_severity_and_the_last_headline():
+def test_it_keeps_the_worst_severity_and_the_last_headline_of_that_time():
     log = SymptomLog()
-    log.update([a_symptom(severity=Severity.CRITICAL, headline="worst")], AT)
-    (held,) = log.update([a_symptom(severity=Severity.WARNING, headline="better")], AT + 1)
-    assert (held.severity, held.headline) == (Severity.CRITICAL, "better")
+    log.update([a_symptom(severity=Severity.WARNING, headline="bad")], AT)
+    log.update([a_symptom(severity=Severity.CRITICAL, headline="worst")], AT + 1)
+    log.update([a_symptom(severity=Severity.CRITICAL, headline="as bad, and newer")], AT + 2)
+    (held,) = log.update([a_symptom(severity=Severity.WARNING, headline="better")], AT + 3)
+    assert (held.severity, held.headline) == (Severity.CRITICAL, "as bad, and newer")
 
 
 def test_what_ended_an_hour_ago_is_forgotten_and_what_still_holds_is_not():

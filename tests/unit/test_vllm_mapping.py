@@ -7,6 +7,8 @@ import math
 import pytest
 
 from gputop_llm.sources import engines
+from gputop_llm.sources.engines import vllm
+from gputop_llm.sources.promtext import TextParser
 from tests.support.captures import read_page, scrape
 
 A = 'engine="0",model_name="m"'
@@ -132,6 +134,19 @@ def test_what_is_no_finite_number_is_unknown(written):
     assert (series.running, series.waiting, series.kv_usage_pct) == (None, 1, None)
     assert series.counters == {}
     assert series.waiting_by_reason == {}
+
+
+def test_answers_are_counted_by_status_class_over_all_handlers():
+    page = """
+http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 40.0
+http_requests_total{handler="/v1/chat/completions",method="POST",status="2xx"} 2.0
+http_requests_total{handler="/v1/completions",method="POST",status="503"} 3.0
+http_requests_total{handler="/v1/completions",method="POST",status="500"} 1.0
+http_requests_total{handler="none",method="POST",status=""} 9.0
+"""
+    reading = vllm.read(TextParser(engines.NEEDED).parse(page))
+    assert reading.http == {"2xx": 42.0, "5xx": 4.0}
+    assert reading.series == (), "they belong to no model and no rank"
 
 
 def test_created_times_are_no_counters_and_the_earliest_is_the_start():
@@ -260,7 +275,7 @@ def test_lora_without_adapters_is_on_and_of_v0_with_none_allowed_is_off():
 
 
 def test_every_name_that_is_read_is_needed_and_no_other_family_is_parsed():
-    other = {"vllm:nixl_x", "http_requests_total", "python_info", "vllm:request_params_n_bucket"}
+    other = {"vllm:nixl_x", "http_request_duration_seconds_count", "python_info", "vllm:request_params_n_bucket"}
     assert not other & engines.NEEDED
     assert "vllm:time_per_output_token_seconds_bucket" in engines.NEEDED
     assert len(engines.NEEDED) < 100

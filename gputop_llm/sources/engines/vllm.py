@@ -70,6 +70,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         skipped_lines=samples.skipped_lines,
         first_skipped=samples.first_skipped,
         progress=names.PROGRESS,
+        http=_http(rows),
     )
 
 
@@ -240,6 +241,16 @@ def _lora(rows: _Rows) -> LoraState | None:
 
 def _adapters(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
+
+
+def _http(rows: _Rows) -> dict[str, float]:
+    """Answers by status class ("5xx"); a server that does not group them names each status."""
+    found: dict[str, float] = {}
+    for labels, value in next((rows[name] for name in names.HTTP if rows.get(name)), ()):
+        status = labels.get("status", "")
+        if status[:1].isdecimal() and math.isfinite(value):
+            found[f"{status[0]}xx"] = found.get(f"{status[0]}xx", 0.0) + value
+    return found
 
 
 def _sleeping(rows: _Rows) -> str | None:

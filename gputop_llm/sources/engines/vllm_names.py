@@ -70,6 +70,8 @@ CREATED = _metric(
     "time_to_first_token_seconds_created",
 )
 PROCESS_START = "process_start_time_seconds"
+# By the front end itself, whatever becomes of a request inside; without /metrics, /health and the like.
+HTTP = ("http_requests_total", "http_requests")
 
 NEEDED = frozenset(
     {
@@ -81,6 +83,7 @@ NEEDED = frozenset(
         CACHE_CONFIG,
         SLEEP,
         PROCESS_START,
+        *HTTP,
     }
 )
 

@@ -70,7 +70,7 @@ def _check(
     make: Callable[[NodeView, GpuView, _Slowdown, Limits], Symptom],
     limits: Limits,
 ) -> Check:
-    if not _shares(gpu.now, reasons):
+    if not any(t.name in reasons for t in gpu.now.throttle or ()):
         needs = f"the reasons for lowered clocks ({gpu.missing('throttle')})"
         return Check(rule, gpu.subject, State.UNKNOWN, _needs(view, needs))
     state = all_in_turn(
@@ -78,8 +78,13 @@ def _check(
         partial(_held_down, gpu, reasons, limits, f"{rule}.share_pct"),
     )
     name = "sm_clock_mhz" if gpu.now.sm_clock_mhz is None else "sm_clock_max_mhz"
-    needs = _needs(view, f"the SM clock and its maximum ({gpu.missing(name)})")
-    return judged(rule, gpu.subject, state, needs, partial(_make, make, view, gpu, reasons, limits))
+    return judged(
+        rule,
+        gpu.subject,
+        state,
+        lambda: _needs(view, f"the SM clock and its maximum ({gpu.missing(name)})"),
+        partial(_make, make, view, gpu, reasons, limits),
+    )
 
 
 def _make(
@@ -99,7 +104,12 @@ def _below_pct(gpu: GpuView) -> float | None:
 
 
 def _held_down(gpu: GpuView, reasons: Sequence[str], limits: Limits, name: str) -> State:
-    return over(_slowdown(gpu, reasons).share_pct, limits, name)
+    most = gpu.each(name, partial(_most, reasons))
+    return over(fmean([share for _, share in most if share is not None]), limits, name)
+
+
+def _most(reasons: Sequence[str], gpu: Gpu) -> float | None:
+    return max(_shares(gpu, reasons).values(), default=None)
 
 
 def _needs(view: NodeView, what: str) -> str:

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from gputop_llm import gpus as table
+from gputop_llm.model.pcie import link_bytes_per_s, link_name
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
+from gputop_llm.symptoms import topology
 from gputop_llm.symptoms.advice import FEWER_GPUS_A_COPY
 from gputop_llm.symptoms.argv import has_flag
 from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, at_least, judged, over, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_names, gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.pcie import link_bytes_per_s, link_name
 from gputop_llm.symptoms.placement import groups, least_running, rank_on, running_needs
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct, rate
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(NamedTuple):
     """Traffic of one GPU on one kind of link: the busier direction, and its share of what the link carries."""
 
     kind: str
@@ -61,8 +62,8 @@ def comm_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
             continue
         worst = max(found, key=lambda group: (group.state is State.RAISED, group.spread_pct or 0.0))
         state = any_of(*(group.state for group in found))
-        make = partial(_symptom, engine, worst, limits)
-        yield judged("comm-bound", engine.subject, state, _needs(engine, worst, limits), make)
+        make = partial(_symptom, view, engine, worst, limits)
+        yield judged("comm-bound", engine.subject, state, partial(_needs, engine, worst, limits), make)
 
 
 def _judge(engine: EngineView, group: tuple[GpuView, ...], limits: Limits) -> _Group:
@@ -118,7 +119,10 @@ def _links(gpu: GpuView) -> list[_Link]:
 
 
 def _busiest(gpu: GpuView) -> _Link | None:
-    return max(_links(gpu), key=lambda link: link.share_pct, default=None)
+    if "busiest link" not in gpu.memo:
+        gpu.memo["busiest link"] = max(_links(gpu), key=lambda link: link.share_pct, default=None)
+    found: _Link | None = gpu.memo["busiest link"]
+    return found
 
 
 def _needs(engine: EngineView, group: _Group, limits: Limits) -> str:
@@ -135,7 +139,8 @@ def _needs(engine: EngineView, group: _Group, limits: Limits) -> str:
     return running_needs(engine, limits)
 
 
-def _symptom(engine: EngineView, group: _Group, limits: Limits) -> Symptom:
+def _symptom(view: NodeView, engine: EngineView, group: _Group, limits: Limits) -> Symptom:
+    joints = topology.joints(view, [gpu.index for gpu in group.gpus])
     slow, names = group.slowest, gpu_names(group.gpus)
     rank = rank_on(engine, slow)
     slow_name = f"{slow.subject.label}{f' ({rank})' if rank else ''}"
@@ -161,16 +166,14 @@ def _symptom(engine: EngineView, group: _Group, limits: Limits) -> Symptom:
     ]
     for gpu in group.gpus:
         evidence += _of_gpu(gpu, limits)
-    evidence.append(
-        Evidence("P2P topology", None, "", "nvidia-smi topo -m", missing="not polled: nvidia-smi topo -m shows it")
-    )
+    evidence.append(topology.evidence(joints))
     return Symptom(
         id="comm-bound",
         subject=engine.subject,
         severity=Severity.WARNING,
         headline=headline,
         evidence=tuple(evidence),
-        causes=_causes(engine, group, busiest, slow_name, limits),
+        causes=_causes(engine, group, joints, busiest, slow_name, limits),
         advice=(
             FEWER_GPUS_A_COPY,
             Advice(
@@ -227,7 +230,12 @@ def _of_gpu(gpu: GpuView, limits: Limits) -> list[Evidence]:
 
 
 def _causes(
-    engine: EngineView, group: _Group, busiest: _Link | None, slow_name: str, limits: Limits
+    engine: EngineView,
+    group: _Group,
+    joints: topology.Joints,
+    busiest: _Link | None,
+    slow_name: str,
+    limits: Limits,
 ) -> tuple[Cause, ...]:
     traffic = f"{busiest.kind} at {pct(busiest.share_pct)} of {rate(busiest.capacity_bytes_per_s)}" if busiest else ""
     no_nvlink = all(gpu.get("nvlink_tx_bytes_per_s") is None for gpu in group.gpus)
@@ -240,8 +248,10 @@ def _causes(
     return ranked(
         Cause(
             "tensor parallelism over PCIe",
-            when(by_pcie, traffic) + when(by_pcie and no_nvlink, "no NVLink traffic is known"),
-            when(busiest is not None and not by_pcie, traffic),
+            when(by_pcie, traffic)
+            + when(by_pcie and no_nvlink and joints.nvlink is None, "no NVLink traffic is known")
+            + when(joints.nvlink is False, joints.text),
+            when(busiest is not None and not by_pcie, traffic) + when(bool(joints.nvlink), joints.text),
         ),
         Cause(
             "all-reduces that nothing overlaps",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from gputop_llm.model.pcie import link_bytes_per_s, link_name
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.argv import has_flag
 from gputop_llm.symptoms.checks import Check, State, all_in_turn, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import engine_number, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.pcie import link_bytes_per_s, link_name
 from gputop_llm.symptoms.placement import unplaced
 from gputop_llm.symptoms.threads import computing, hottest
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView

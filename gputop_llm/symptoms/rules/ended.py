@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from gputop_llm.model import Target
-from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
+from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Subject, Symptom
 from gputop_llm.symptoms.checks import Check, State, judged
 from gputop_llm.symptoms.evidence import limit
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.processes import label
-from gputop_llm.symptoms.view import EngineView, NodeView, target_subject
+from gputop_llm.symptoms.view import EngineView, NodeView
 from gputop_llm.units import size, uptime
 
 RULE = "stalled"
@@ -25,11 +25,13 @@ def checks(view: NodeView, limits: Limits) -> Iterator[Check]:
     for orphan in orphans:
         so_s = _orphan_for_s(view, orphan)
         before = next((e for e in view.ended if e.target and _same_processes(e.target, orphan)), None)
-        make = partial(_orphaned, orphan, so_s, _running(before), limits)
-        yield judged(RULE, target_subject(orphan), _state(so_s, limits), "", make)
+        make = partial(_orphaned, view.names.subject(orphan), orphan, so_s, _running(before), limits)
+        yield judged(RULE, view.names.subject(orphan), _state(so_s, limits), "", make)
     for engine in view.ended:
-        running = _running(engine)
-        if not running or any(engine.target and _same_processes(engine.target, orphan) for orphan in orphans):
+        running, served = _running(engine), _served_to_the_end(engine)
+        if not (running or served) or any(
+            engine.target and _same_processes(engine.target, orphan) for orphan in orphans
+        ):
             continue
         ago_s = view.now.mono_s - engine.past[-1][0]
         back = any(engine.frame.url in target.urls for target in targets)
@@ -48,6 +50,11 @@ def _running(engine: EngineView | None) -> float:
     return sum(one.running or 0.0 for one in reading.series) if reading else 0.0
 
 
+def _served_to_the_end(engine: EngineView) -> bool:
+    """Whether it made tokens in the last window heard: gauges that say 0 may be older than the last request."""
+    return engine.live is not None and (engine.live.generation_tokens_per_s or 0.0) > 0
+
+
 def _same_processes(one: Target, other: Target) -> bool:
     return not set(one.pids).isdisjoint(other.pids)
 
@@ -62,7 +69,7 @@ def _orphan_for_s(view: NodeView, orphan: Target) -> float:
     return view.now.mono_s - since
 
 
-def _orphaned(orphan: Target, so_s: float, running: float, limits: Limits) -> Symptom:
+def _orphaned(subject: Subject, orphan: Target, so_s: float, running: float, limits: Limits) -> Symptom:
     held = [p.mem_bytes for p in orphan.processes if p.mem_bytes is not None]
     pids = [str(p.pid) for p in orphan.processes if p.pid is not None]
     count = f"{len(pids)} orphaned process{'es' if len(pids) != 1 else ''}"
@@ -73,7 +80,7 @@ def _orphaned(orphan: Target, so_s: float, running: float, limits: Limits) -> Sy
         headline += f"; {running:.0f} requests ran"
     return Symptom(
         id=RULE,
-        subject=target_subject(orphan),
+        subject=subject,
         severity=Severity.CRITICAL,
         headline=headline,
         evidence=(
@@ -112,14 +119,25 @@ def _orphaned(orphan: Target, so_s: float, running: float, limits: Limits) -> Sy
 
 def _gone(engine: EngineView, running: float, ago_s: float, limits: Limits) -> Symptom:
     processes = engine.target.processes if engine.target else ()
+    rate, window_s = (engine.live.generation_tokens_per_s, engine.live.window_s) if engine.live else (None, None)
+    how = f" with {running:.0f} requests running" if running else ", seconds after its last token"
     return Symptom(
         id=RULE,
         subject=engine.subject,
-        severity=Severity.CRITICAL,
-        headline=f"the engine ended {uptime(ago_s)} ago with {running:.0f} requests running",
+        # A server that was drained looks like this too, where its last request has only just ended.
+        severity=Severity.CRITICAL if running else Severity.WARNING,
+        headline=f"the engine ended {uptime(ago_s)} ago{how}",
         evidence=(
             Evidence("gone for", ago_s, "s", "/proc", **limit(limits, f"{RULE}.no_progress_s")),
             Evidence("running when last heard", running, "", f"{engine.kind} /metrics"),
+            Evidence(
+                "generated when last heard",
+                rate,
+                "tok/s",
+                f"{engine.kind} /metrics",
+                window_s,
+                missing="no window of it was seen" if rate is None else None,
+            ),
             *(Evidence(label(p), None, "", "/proc", text="gone") for p in processes),
         ),
         causes=(

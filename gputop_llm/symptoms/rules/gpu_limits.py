@@ -31,7 +31,7 @@ def bandwidth_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
             under(gpu.mean("gpm.tensor_pct"), limits, f"{rule}.tensor_pct"),
         )
         make = partial(_bandwidth_symptom, gpu, engines[0], limits)
-        yield judged(rule, gpu.subject, state, _needs(gpu, "gpm.dram_bw_pct"), make)
+        yield judged(rule, gpu.subject, state, partial(_needs, gpu, "gpm.dram_bw_pct"), make)
 
 
 def compute_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
@@ -42,7 +42,7 @@ def compute_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
         gpu = view.gpus[index]
         state = at_least(gpu.mean("gpm.tensor_pct"), limits, f"{rule}.tensor_pct")
         make = partial(_compute_symptom, gpu, engines[0], limits)
-        yield judged(rule, gpu.subject, state, _needs(gpu, "gpm.tensor_pct"), make)
+        yield judged(rule, gpu.subject, state, partial(_needs, gpu, "gpm.tensor_pct"), make)
 
 
 def _needs(gpu: GpuView, name: str) -> str:

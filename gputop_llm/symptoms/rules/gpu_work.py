@@ -38,7 +38,7 @@ def busy_not_working(view: NodeView, limits: Limits) -> Iterator[Check]:
                 under(gpu.mean("mem_util_pct"), limits, f"{rule}.mem_util_pct"),
             )
         make = partial(_busy_symptom, gpu, engines[0], limits)
-        yield judged(rule, gpu.subject, all_of(busy, idle), _busy_needs(gpu), make)
+        yield judged(rule, gpu.subject, all_of(busy, idle), partial(_busy_needs, gpu), make)
 
 
 def _busy_needs(gpu: GpuView) -> str:

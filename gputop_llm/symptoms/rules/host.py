@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import NamedTuple
 
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import CUDA_GRAPHS, MORE_FRONT_ENDS, OVERLAP
@@ -21,8 +21,7 @@ from gputop_llm.symptoms.view import EngineView, GpuView, LoadView, NodeView
 from gputop_llm.units import number, pct
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspect:
+class _Suspect(NamedTuple):
     """One process with the GPUs that it feeds. `sm_active_pct` may be their utilisation, which is never less."""
 
     hot: HotThread
@@ -43,7 +42,7 @@ def host_bound(view: NodeView, limits: Limits) -> Iterator[Check]:
         state = any_of(*(s.state for s in suspects))
         worst = max(suspects, key=lambda s: (s.state is State.RAISED, s.hot.cpu_pct))
         make = partial(_host_symptom, engine, worst, limits)
-        yield judged(rule, engine.subject, state, _host_needs(engine, worst, limits), make)
+        yield judged(rule, engine.subject, state, partial(_host_needs, engine, worst, limits), make)
 
 
 def _suspect(engine: EngineView, process: LoadView, limits: Limits) -> _Suspect | None:

@@ -1,4 +1,4 @@
-"""warming-up, underloaded and errors-rising: how an engine is doing as a whole. (metrics-stale: stale.py.)"""
+"""warming-up and underloaded: how an engine is doing as a whole."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from functools import partial
 from gputop_llm.model import EngineLive, EngineReading
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.argv import flag_number
-from gputop_llm.symptoms.checks import Check, State, all_of, at_least, is_true, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_of, is_true, judged, under
 from gputop_llm.symptoms.engine import Rule
-from gputop_llm.symptoms.evidence import engine_number, latency_evidence, limit, ranked, when
+from gputop_llm.symptoms.evidence import engine_number, latency_evidence, limit, when
 from gputop_llm.symptoms.fresh import unreadable
 from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.processes import stopped_processes
 from gputop_llm.symptoms.rules.queue import SEQUENCE_LIMITS, decode_is_slow
 from gputop_llm.symptoms.view import MEAN_S, EngineView, NodeView
-from gputop_llm.units import number, pct, seconds, uptime
+from gputop_llm.units import number, uptime
 
-WARMING, UNDERLOADED, ERRORS = "warming-up", "underloaded", "errors-rising"
-
-# Reasons for which a request ends that are nobody's wish.
-FAILURES = ("abort", "error")
+WARMING, UNDERLOADED = "warming-up", "underloaded"
 
 
 # -- warming-up -----------------------------------------------------------------
@@ -147,14 +145,13 @@ def underloaded(view: NodeView, limits: Limits) -> Iterator[Check]:
             is_true(None if waited is None else waited == 0),
             # With too few tokens to judge by, nothing is slow; with none at all, nothing is well.
             is_true(slow is not State.RAISED and not (running and live.generation_tokens_per_s == 0)),
+            # A stopped process serves no client: that none is counted says nothing.
+            is_true(not stopped_processes(engine)),
         )
         name = "running" if few is State.UNKNOWN else "waiting"
         needs = f"{name} ({live.missing.get(name, 'not on the page')})"
         make = partial(_underloaded, engine, live, running or 0.0, limits)
         yield judged(UNDERLOADED, engine.subject, state, needs, make)
-    for engine in view.ended:
-        # What is gone is not well.
-        yield Check(UNDERLOADED, engine.subject, State.CLEAR)
 
 
 def _underloaded(engine: EngineView, live: EngineLive, running: float, limits: Limits) -> Symptom:
@@ -192,87 +189,7 @@ def _underloaded(engine: EngineView, live: EngineLive, running: float, limits: L
     )
 
 
-# -- errors-rising --------------------------------------------------------------
-
-
-def errors_rising(view: NodeView, limits: Limits) -> Iterator[Check]:
-    """More than a few requests in a hundred end by abort or error."""
-    for engine in view.engines:
-        live, lacking = engine.live, unreadable(engine, limits)
-        if live is None or lacking:
-            yield Check(ERRORS, engine.subject, State.UNKNOWN, lacking or "")
-            continue
-        total, window = live.requests_per_s, live.window_s
-        if total is None or window is None:
-            why = live.missing.get("finished_per_s", "not on the page")
-            yield Check(ERRORS, engine.subject, State.UNKNOWN, f"requests by how they ended ({why})")
-            continue
-        failed = sum(live.finished_per_s.get(reason, 0.0) for reason in FAILURES)
-        share = 100.0 * failed / total if total > 0 else 0.0
-        state = all_of(
-            over(share, limits, f"{ERRORS}.share_pct"),
-            at_least(failed * window, limits, f"{ERRORS}.failures"),
-        )
-        yield judged(ERRORS, engine.subject, state, "", partial(_errors, engine, live, failed, share, limits))
-
-
-def _errors(engine: EngineView, live: EngineLive, failed: float, share: float, limits: Limits) -> Symptom:
-    source = f"{engine.kind} /metrics"
-    reasons = {reason: rate for reason in FAILURES if (rate := live.finished_per_s.get(reason))}
-    told = ", ".join(f"{reason} {number(rate)}/s" for reason, rate in reasons.items())
-    aborted, errors = reasons.get("abort", 0.0), reasons.get("error", 0.0)
-    ttft = live.latency.get("ttft")
-    slow = ttft is not None and ttft.mean_s is not None and ttft.mean_s > limits.value("ttft-high.p95_s")
-    waits = f"TTFT mean {seconds(ttft.mean_s if ttft else None)}, {live.waiting or 0:.0f} waiting"
-    return Symptom(
-        id=ERRORS,
-        subject=engine.subject,
-        severity=Severity.CRITICAL if share > limits.value(f"{ERRORS}.critical_pct") else Severity.WARNING,
-        headline=f"{pct(share, 1)} of the requests fail: {told}",
-        evidence=(
-            Evidence("failed share", share, "%", source, live.window_s, **limit(limits, f"{ERRORS}.share_pct")),
-            Evidence(
-                "failed in the window",
-                failed * (live.window_s or 0.0),
-                "",
-                source,
-                live.window_s,
-                **limit(limits, f"{ERRORS}.failures"),
-            ),
-            *(
-                Evidence(f"finished: {reason}", rate, "/s", source, live.window_s)
-                for reason, rate in sorted(live.finished_per_s.items())
-            ),
-            Evidence("HTTP 5xx", None, "/s", source, missing="HTTP status codes are not read"),
-        ),
-        causes=ranked(
-            Cause(
-                "clients give up: their timeout is shorter than the wait",
-                when(aborted > errors, f"abort {number(aborted)}/s") + when(slow or bool(live.waiting), waits),
-                when(errors > aborted, f"error {number(errors)}/s: the engine ended them, not the clients")
-                + when(aborted > 0 and not slow and live.waiting == 0, waits),
-            ),
-            Cause(
-                "the engine fails requests: out of memory, a bad input, a failed KV transfer",
-                when(errors > 0, f"error {number(errors)}/s"),
-                when(errors == 0, "none ended by error"),
-            ),
-        ),
-        advice=(
-            Advice("read the engine's log at these times: each error is told there with its request"),
-            Advice(
-                "refuse early what can't be served in time, instead of letting clients time out",
-                {"vllm": "--max-num-queued-reqs (vLLM 0.32)", "sglang": "--max-queued-requests"},
-            ),
-        ),
-        refuted_by="the clients count no failures in the same minute: they stopped the requests themselves",
-        agreeing=1 + (errors > 0) + (slow or bool(live.waiting)),
-        signals=3,
-    )
-
-
 RULES = (
     Rule(WARMING, "the engine is young", warming_up),
     Rule(UNDERLOADED, "the clients are the limit", underloaded),
-    Rule(ERRORS, "requests fail", errors_rising),
 )

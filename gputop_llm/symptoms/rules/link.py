@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from gputop_llm.model.pcie import link_bytes_per_s, link_name
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.checks import Check, State, any_of, is_true, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.pcie import link_bytes_per_s, link_name
 from gputop_llm.symptoms.view import MEAN_S, GpuView, NodeView
 from gputop_llm.units import number, rate
 
@@ -32,15 +32,15 @@ def link_degraded(view: NodeView, limits: Limits) -> Iterator[Check]:
         if gpu.now.nvlink_errors is not None:
             # Most GPUs have no NVLink, and lack nothing.
             parts.append(over(errors, limits, f"{rule}.nvlink_errors"))
-        needs = f"the PCIe link's generation, width and replays, and the load ({_missing(gpu)})"
-        if view.node is not None and view.node.vgpu_guest:
-            needs = f"vGPU guest: {needs}"
-        yield judged(rule, gpu.subject, any_of(*parts), needs, partial(_symptom, gpu, replays, errors, limits))
+        make = partial(_symptom, gpu, replays, errors, limits)
+        yield judged(rule, gpu.subject, any_of(*parts), partial(_needs, view, gpu), make)
 
 
-def _missing(gpu: GpuView) -> str:
+def _needs(view: NodeView, gpu: GpuView) -> str:
     names = ("pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "pcie_replays", "util_pct")
-    return gpu.missing(next((name for name in names if gpu.get(name) is None), names[0]))
+    missing = gpu.missing(next((name for name in names if gpu.get(name) is None), names[0]))
+    needs = f"the PCIe link's generation, width and replays, and the load ({missing})"
+    return f"vGPU guest: {needs}" if view.node is not None and view.node.vgpu_guest else needs
 
 
 def _best(gpu: GpuView, name: str, limits: Limits) -> float | None:

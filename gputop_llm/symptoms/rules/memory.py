@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from gputop_llm.model import Gpu, GpuProcess
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Subject, Symptom
@@ -18,8 +18,7 @@ from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import pct, size
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
+class _Used(NamedTuple):
     """What was used of a memory at one time, and by whom."""
 
     mono_s: float

@@ -45,10 +45,10 @@ def growth(points: Sequence[tuple[float, float]]) -> Growth | None:
     if slope is None or points[-1][0] - points[0][0] < _TREND_S / 2:
         return None
     count = len(points)
-    mean_t = sum(t for t, _ in points) / count
-    mean_v = sum(v for _, v in points) / count
-    spread = sum((t - mean_t) ** 2 for t, _ in points)
-    residue = sum((v - mean_v - slope * (t - mean_t)) ** 2 for t, v in points)
+    mean_t = sum([t for t, _ in points]) / count
+    mean_v = sum([v for _, v in points]) / count
+    spread = sum([(t - mean_t) ** 2 for t, _ in points])
+    residue = sum([(v - mean_v - slope * (t - mean_t)) ** 2 for t, v in points])
     error = math.sqrt(residue / (count - 2) / spread)
     return Growth(slope, (slope - 2.0 * error) * _TREND_S, points[-1][0] - points[0][0])
 
@@ -213,8 +213,12 @@ _NOT = {
 
 def decode_is_slow(engine: EngineView, limits: Limits) -> tuple[State, str]:
     """Whether inter-token latency is high for any model, and what it would take to know."""
-    verdicts = [judge(engine, live, "tpot-high", "itl", limits) for live in engine.models]
-    return any_of(*(v.state for v in verdicts)), next((v.needs for v in verdicts if v.needs), "")
+    found: tuple[State, str] | None = engine.memo.get(("decode is slow", limits))
+    if found is None:
+        verdicts = [judge(engine, live, "tpot-high", "itl", limits) for live in engine.models]
+        found = any_of(*(v.state for v in verdicts)), next((v.needs for v in verdicts if v.needs), "")
+        engine.memo["decode is slow", limits] = found
+    return found
 
 
 def _below_plateau_pct(engine: EngineView) -> float | None:

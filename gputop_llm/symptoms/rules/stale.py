@@ -18,6 +18,7 @@ from gputop_llm.symptoms.fresh import oldest_s
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.processes import stopped_processes
 from gputop_llm.symptoms.rules.life import engine_age_s
+from gputop_llm.symptoms.rules.stall_kinds import signs_of_work
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import pct, seconds, uptime
 
@@ -79,23 +80,33 @@ def _took_s(engine: EngineView) -> float | None:
 
 
 def _frozen_gpu(view: NodeView, engine: EngineView, limits: Limits) -> GpuView | None:
-    """A GPU of this engine alone that is busy while the page says, unchanged for long, that nothing runs."""
+    """A GPU of this engine alone that is busy while the page has said the same for long.
+
+    That nothing runs; or that something does, while the GPU computes: one that only spins is `stalled` before.
+    """
     reading = engine.frame.scrape.value
-    if reading is None or not reading.progress:
-        return None
     frozen_s = limits.value(f"{RULE}.frozen_s")
-    busy = next((gpu for gpu in engine.gpus if _busy_for_it_alone(view, engine, gpu, frozen_s, limits)), None)
-    if busy is None:
+    if reading is None or not reading.progress or not _stands(engine, reading, frozen_s):
         return None
-    counts, newest = _counts(reading), None
+    busy = next((gpu for gpu in engine.gpus if _busy_for_it_alone(view, engine, gpu, frozen_s, limits)), None)
+    return None if _runs(reading) and not signs_of_work(engine, limits) else busy
+
+
+def _runs(reading: EngineReading) -> bool:
+    return any(one.running != 0 for one in reading.series)
+
+
+def _stands(engine: EngineView, reading: EngineReading, for_s: float) -> bool:
+    """Whether the page has said the same for so long, as far as it shows work."""
+    said, newest = _said(reading), None
     for at, frame in engine.scrapes():
         value = frame.scrape.value
-        if value is None or _counts(value) != counts or any(one.running != 0 for one in value.series):
-            return None
+        if value is None or _said(value) != said:
+            return False
         newest = at if newest is None else newest
-        if newest - at >= frozen_s:
-            return busy
-    return None
+        if newest - at >= for_s:
+            return True
+    return False
 
 
 def _busy_for_it_alone(view: NodeView, engine: EngineView, gpu: GpuView, over_s: float, limits: Limits) -> bool:
@@ -106,8 +117,11 @@ def _busy_for_it_alone(view: NodeView, engine: EngineView, gpu: GpuView, over_s:
     return util is State.RAISED and own >= {p.pid for p in processes}
 
 
-def _counts(reading: EngineReading) -> tuple[float | None, ...]:
-    return tuple(one.counters.get(name) for one in reading.series for name in reading.progress)
+def _said(reading: EngineReading) -> list[tuple[float | None, ...]]:
+    return [
+        (one.running, one.waiting, one.kv_usage_pct, *(one.counters.get(name) for name in reading.progress))
+        for one in reading.series
+    ]
 
 
 def _symptom(
@@ -129,7 +143,9 @@ def _symptom(
     elif failing:
         headline = f"the metrics page has never answered, asked for {uptime(silent_s)}"
     elif frozen is not None:
-        headline = f"the page says that nothing runs, yet {frozen.subject.label} is {pct(frozen.mean('util_pct'))} busy"
+        reading = scrape.value
+        says = "has not moved" if reading is not None and _runs(reading) else "says that nothing runs"
+        headline = f"the page {says}, yet {frozen.subject.label} is {pct(frozen.mean('util_pct'))} busy"
     else:
         headline = f"the metrics page takes {seconds(took_s)}: the API server has no time left"
     error = scrape.error or "; ".join(unread.values())
@@ -209,6 +225,11 @@ def _causes(
         Cause(
             "the front end lost its connection to the engine, which computes on",
             when(frozen is not None, "the counters stand still while the GPU is busy"),
+        ),
+        *(
+            (Cause("a very long prompt is being prefilled: its chunks make no token", ("the GPU computes",)),)
+            if frozen is not None and signs_of_work(engine, limits)
+            else ()
         ),
     )
 

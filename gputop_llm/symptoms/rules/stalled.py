@@ -12,12 +12,12 @@ from functools import partial
 
 from gputop_llm.model import EngineFrame, EngineReading, EngineSeries
 from gputop_llm.model.symptom import Evidence, Severity, Subject, Symptom
-from gputop_llm.symptoms.checks import Check, State, judged
+from gputop_llm.symptoms.checks import Check, State, at_least, judged
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit
 from gputop_llm.symptoms.fresh import unreadable
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.processes import dead_processes, label, state_of, stopped_processes
+from gputop_llm.symptoms.processes import dead_processes, label, state_of, stopped_for_s, stopped_processes
 from gputop_llm.symptoms.rules import ended, stall_kinds
 from gputop_llm.symptoms.view import EngineView, NodeView
 from gputop_llm.units import pct, uptime
@@ -68,29 +68,71 @@ def _answered(view: NodeView, engine: EngineView, limits: Limits) -> Iterator[Ch
     ranks = sorted({one.rank for one in reading.series}, key=str)
     stills = [standstill(engine, rank) for rank in ranks]
     busy = [still for still in stills if still.running > 0]
-    limit_s = _limit_s(engine, busy, limits)
+    limit_s = _limit_s(view, engine, busy, limits)
     states = {still.rank: _state(still, limit_s, limits) for still in stills}
     all_still = [still for still in busy if states[still.rank] is State.RAISED]
     # All that have something to do; one of several ranks is named.
     whole = len(ranks) == 1 or len(all_still) == len(busy) != 1
     if whole:
-        # The one that moved last tells how long all have been still.
-        state = State.CLEAR
-        total = Standstill(None, 0.0, False, 0.0, None)
         if busy:
+            # The one that moved last tells how long all have been still.
             last = min(busy, key=lambda still: still.still_s)
             state = states[last.rank]
             total = Standstill(
                 None, last.still_s, last.longer, sum(still.running for still in busy), _waiting(reading.series)
             )
-        yield judged(RULE, engine.subject, state, "", partial(_symptom, view, engine, engine.subject, total, limits))
+        else:
+            total = _stopped(view, engine)
+            state = at_least(total.still_s, limits, f"{RULE}.no_progress_s")
+        make = partial(_symptom, view, engine, engine.subject, total, limits)
+        yield judged(RULE, engine.subject, state, "", make, certain=_seen(view, engine, state))
     else:
         yield Check(RULE, engine.subject, State.CLEAR)
     if len(ranks) > 1:
         for still in stills:
             subject = engine.rank_subject(still.rank)
             state = State.CLEAR if whole else states[still.rank]
-            yield judged(RULE, subject, state, "", partial(_symptom, view, engine, subject, still, limits))
+            make = partial(_symptom, view, engine, subject, still, limits)
+            yield judged(RULE, subject, state, "", make, certain=_seen(view, engine, state))
+
+
+def _seen(view: NodeView, engine: EngineView, state: State) -> bool:
+    """Whether a standstill that may be raised is one of a broken engine."""
+    return state is not State.CLEAR and _broken(view, engine)
+
+
+def _broken(view: NodeView, engine: EngineView) -> bool:
+    """Whether a process is seen to be dead or stopped: then no start or warm-up explains the standstill."""
+    return bool(stopped_processes(engine) or dead_processes(view, engine))
+
+
+def _stopped(view: NodeView, engine: EngineView) -> Standstill:
+    """A standstill with nothing running by the gauges, which are as old as the last step: they lack what came since.
+
+    0 s unless a process that the engine needs is stopped, and for as long as nothing has moved since.
+    """
+    reading = engine.frame.scrape.value
+    waiting = _waiting(reading.series if reading else ())
+    stopped_s, longer = stopped_for_s(view, engine)
+    if stopped_s <= 0:
+        return Standstill(None, 0.0, False, 0.0, waiting)
+    unmoved_s, before = _unmoved_s(engine)
+    return Standstill(None, min(stopped_s, unmoved_s), longer and before, 0.0, waiting)
+
+
+def _unmoved_s(engine: EngineView) -> tuple[float, bool]:
+    """How long no progress was counted, whatever runs, and whether it was so when the kept time began."""
+    newest = oldest = None
+    counts: list[float | None] = []
+    for at, frame in engine.scrapes():
+        reading = frame.scrape.value
+        found = [one.counters.get(name) for one in reading.series for name in reading.progress] if reading else []
+        if newest is None:
+            newest, counts = at, found
+        elif found != counts:
+            return newest - (oldest or newest), False
+        oldest = at
+    return (newest - oldest if newest is not None and oldest is not None else 0.0), True
 
 
 def _no_signal(engine: EngineView, reading: EngineReading) -> str | None:
@@ -146,10 +188,11 @@ def _waiting(series: Iterable[EngineSeries]) -> float | None:
     return sum(known) if known else None
 
 
-def _limit_s(engine: EngineView, busy: list[Standstill], limits: Limits) -> float:
+def _limit_s(view: NodeView, engine: EngineView, busy: list[Standstill], limits: Limits) -> float:
     """How long is too long: longer while there are signs of work without tokens."""
     quick = limits.value(f"{RULE}.no_progress_s")
-    if any(still.still_s >= quick for still in busy) and stall_kinds.signs_of_work(engine, limits):
+    too_long = any(still.still_s >= quick for still in busy)
+    if too_long and stall_kinds.signs_of_work(engine, limits) and not _broken(view, engine):
         return max(quick, limits.value(f"{RULE}.working_s"))
     return quick
 
@@ -164,17 +207,23 @@ def _state(still: Standstill, limit_s: float, limits: Limits) -> State:
 
 
 def _unanswered(view: NodeView, engine: EngineView, limits: Limits, lacking: str) -> Iterator[Check]:
-    """Without a fresh page only the processes and GPUs can tell, and only of requests that ran at the last answer."""
+    """Without a fresh page only the processes and GPUs can tell.
+
+    Of requests that ran at the last answer; with a process that is stopped, of any.
+    """
     reading, age_s = engine.frame.scrape.value, engine.frame.scrape.age_s
-    running = sum(one.running or 0.0 for one in reading.series) if reading else 0.0
-    if reading is None or age_s is None or running <= 0:
+    if reading is None or age_s is None:
         yield Check(RULE, engine.subject, State.UNKNOWN, lacking)
         return
-    front_end = stall_kinds.front_end_hangs(engine, limits, answered=False)
-    if front_end or dead_processes(view, engine) or stopped_processes(engine):
+    running, broken = sum(one.running or 0.0 for one in reading.series), _broken(view, engine)
+    if running > 0:
+        found = broken or stall_kinds.front_end_hangs(engine, limits, answered=False)
+    else:
+        found = stopped_for_s(view, engine)[0] >= limits.value(f"{RULE}.no_progress_s")
+    if found:
         still = Standstill(None, age_s, False, running, _waiting(reading.series))
         make = partial(_symptom, view, engine, engine.subject, still, limits, answered=False)
-        yield judged(RULE, engine.subject, State.RAISED, "", make)
+        yield judged(RULE, engine.subject, State.RAISED, "", make, certain=broken)
     else:
         yield Check(RULE, engine.subject, State.UNKNOWN, lacking)
 
@@ -198,11 +247,14 @@ def _symptom(
     changed_s = _last_change_s(engine)
     reading = engine.frame.scrape.value
     names = ", ".join(reading.progress if reading else ()).replace("_", " ")
+    headline = f"{what} for {still.duration} with {still.running:.0f} running: {found.clause}"
+    if still.running <= 0:
+        headline = f"{what} for {still.duration}: {found.clause}, so that no request can be served"
     return Symptom(
         id=RULE,
         subject=subject,
         severity=Severity.CRITICAL,
-        headline=f"{what} for {still.duration} with {still.running:.0f} running: {found.clause}",
+        headline=headline,
         evidence=(
             Evidence(
                 f"{what} for",
@@ -212,7 +264,13 @@ def _symptom(
                 text=still.duration if still.longer else None,
                 **limit(limits, threshold),
             ),
-            Evidence("running", still.running, "", source),
+            Evidence(
+                "running",
+                still.running,
+                "",
+                source,
+                text=None if still.running > 0 else "0 at the last step; what came since is not counted",
+            ),
             Evidence(
                 "waiting", still.waiting, "", source, missing="not on the page" if still.waiting is None else None
             ),
