@@ -96,6 +96,8 @@ def test_no_field_of_a_reading_is_forgotten():
         "skipped_lines", "first_skipped",
         # For the rules only: which counters move step by step.
         "progress",
+        # For the rules only: their rate is in evidence.
+        "http",
     }  # fmt: skip
     assert {f.name for f in fields(EngineReading)} == known
 
