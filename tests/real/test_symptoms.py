@@ -205,7 +205,7 @@ def test_a_healthy_load_raises_nothing_for_a_minute_and_a_half(vllm_small):
     """But that the machine is short of CPUs, with what follows from it: where it is, that is true."""
     seen = set()
     with watching(vllm_small) as session, load(vllm_small, requests=8, concurrency=3, max_tokens=32, seed=9):
-        end = time.monotonic() + 90
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             report = session.latest.symptoms
             for symptom in report.active if report else ():
