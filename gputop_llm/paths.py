@@ -29,6 +29,13 @@ def baselines_folder() -> Path | None:
     return _below(user_state_path, "baselines")
 
 
+def captures_folder() -> Path | None:
+    """Where captures go that were not given another place, made with the first; None as for `config_file`."""
+    from platformdirs import user_data_path
+
+    return _below(user_data_path, "captures")
+
+
 def _below(folder: Callable[[str], Path], name: str) -> Path | None:
     """A user ID that is in no passwd (`docker run --user`) may have no HOME either."""
     try:

@@ -1,0 +1,151 @@
+"""One capture as whoever asked for it sees it: started, followed, cancelled.
+
+The capture's own process is told everything by a pipe: closing it, or dying, cancels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gputop_llm.capture import process
+from gputop_llm.capture.plan import Plan, plan_json
+from gputop_llm.capture.progress import MOST_BYTES, Progress, progress_of
+
+WORKER = "gputop_llm.capture.worker"
+#: Above every deadline of the worker and of its watchdog.
+_END_WITHIN_S = 30.0
+_LOOK_S = 0.2
+_ASK_WITHIN_S = 1.0
+
+
+class CaptureRun:
+    """Runs a plan in a process of its own. Call `close` in the end, from any state.
+
+    Args:
+        plan: what was agreed to.
+        api_key, url, ca_file: for the engine's metrics page; `url` as it is asked, which the plan's own may not show.
+        frames: JSON of what was seen of the node before (`report.jsonform.frame_json`), oldest first.
+
+    Raises:
+        GputopError: the process can't be started.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        api_key: str | None = None,
+        url: str | None = None,
+        ca_file: str | None = None,
+        frames: Sequence[str] = (),
+    ) -> None:
+        self.plan = plan
+        self._buffer = b""
+        self._last: Progress | None = None
+        self._worker = process.start(WORKER)
+        os.set_blocking(self._worker.out.fileno(), False)
+        os.set_blocking(self._worker.to.fileno(), False)
+        self._send({"plan": plan_json(plan), "api_key": api_key, "url": url or plan.url, "ca_file": ca_file})
+        for frame in frames:
+            self.frame(frame)
+
+    @property
+    def pid(self) -> int:
+        """The PID of the capture's process."""
+        return self._worker.pid
+
+    @property
+    def fd(self) -> int:
+        """A descriptor that is readable when there is something to `poll`."""
+        return self._worker.out.fileno()
+
+    @property
+    def ended(self) -> Progress | None:
+        """How it ended; None while it goes on."""
+        return self._last
+
+    def frame(self, text: str) -> None:
+        """Hands over a frame (one line of JSON) for the capture's folder; one that finds no room is left out."""
+        self._write(b'{"frame":' + text.encode("ascii") + b"}\n")
+
+    def cancel(self) -> None:
+        """Ends it at once; what was recorded is kept. Goes on to tell its progress."""
+        with suppress(OSError):
+            self._worker.to.close()
+
+    def poll(self) -> list[Progress]:
+        """What was told since the last call. Never waits."""
+        told: list[Progress] = []
+        while self._last is None:
+            try:
+                more = os.read(self._worker.out.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                more = b""
+            if not more:
+                self._last = self._died()
+                told.append(self._last)
+                break
+            *lines, self._buffer = (self._buffer + more).split(b"\n")
+            self._buffer = self._buffer[:MOST_BYTES]
+            for line in lines:
+                if (one := progress_of(line)) is not None:
+                    told.append(one)
+                    if one.stage == "ended":
+                        self._last = one
+        return told
+
+    def follow(self) -> Iterator[Progress]:
+        """Yields progress until the end; waits in between."""
+        while self._last is None:
+            select.select([self.fd], [], [], _LOOK_S)
+            yield from self.poll()
+
+    def close(self) -> None:
+        """Cancels what goes on, waits for its end (bounded), and lets go of the process."""
+        self.cancel()
+        until = time.monotonic() + _END_WITHIN_S
+        while self._last is None and time.monotonic() < until:
+            select.select([self.fd], [], [], _LOOK_S)
+            self.poll()
+        with suppress(OSError):
+            self._worker.out.close()
+        self._worker.ended(_ASK_WITHIN_S)
+
+    def _died(self) -> Progress:
+        return Progress(
+            "ended",
+            outcome="failed",
+            what="the capture's own process was ended from outside",
+            why="it may have been killed",
+            todo="what it had recorded was kept beside the other captures; `gputop-llm doctor --leftovers` shows the rest",
+        )
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._write(json.dumps(message).encode("ascii") + b"\n", patience_s=_ASK_WITHIN_S)
+
+    def _write(self, line: bytes, patience_s: float = 0.0) -> None:
+        """All of a line, or, where there is no room for any of it and nothing to wait for, nothing."""
+        rest = memoryview(line)
+        until = time.monotonic() + patience_s
+        with suppress(OSError, ValueError):
+            fd = self._worker.to.fileno()
+            while rest:
+                try:
+                    rest = rest[os.write(fd, rest) :]
+                except BlockingIOError:
+                    begun = len(rest) < len(line)
+                    if not begun and time.monotonic() >= until:
+                        return
+                    # A line that was begun must be ended.
+                    select.select([], [fd], [], _LOOK_S)
+                    if begun and time.monotonic() >= until + _ASK_WITHIN_S:
+                        self.cancel()
+                        return
