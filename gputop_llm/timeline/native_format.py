@@ -1,10 +1,11 @@
 """The record of a native capture window: what our client inside the target sends, and what is stored, byte for byte.
 
-A record is `MAGIC`, then chunks: a header (kind, payload bytes; two little-endian u32), then the payload. Rows of one kind
-have a fixed stride, so that a chunk is one NumPy array. All integers are little-endian. The client's C source
+A record is `MAGIC`, then chunks: a header (kind, payload bytes; two little-endian u32), then the payload. Rows of one
+kind have a fixed stride, so that a chunk is one NumPy array. All integers are little-endian. The client's C source
 (`gputop_llm/capture/native/client.c`) has the same structures; a test compares the two.
 
-What a target sends is not to be trusted: `MAX_PAYLOAD_BYTES` bounds a chunk, and a reader checks every length and index.
+What a target sends is not to be trusted: `MAX_PAYLOAD_BYTES` bounds a chunk, and a reader checks every length and
+index.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class EndReason(IntEnum):
     PROFILER_TOOK_OVER = 3
 
 
-#: protocol version, PID and TID as the target sees them, CUPTI's version (cuptiGetVersion); then the library's path (UTF-8).
+#: protocol version, PID and TID as the target sees them, CUPTI's version (cuptiGetVersion); then the library's path
+#: (UTF-8).
 HELLO = struct.Struct("<IIII")
 #: a reason (see client.c), CUPTI's result code (0: not CUPTI's); then a sentence in UTF-8.
 REFUSED = struct.Struct("<II")
@@ -60,8 +62,8 @@ REFUSED = struct.Struct("<II")
 CLOCKS = struct.Struct("<QQQQ")
 #: CLOCKS as collection began, then: kinds enabled (Kinds), unused, ns that enabling took.
 STARTED = struct.Struct("<QQQQIIQ")
-#: CLOCKS as collection ended, then: reason (EndReason), buffers that never came back; records that CUPTI dropped, records
-#: and bytes that it delivered; ns that disabling and flushing took.
+#: CLOCKS as collection ended, then: reason (EndReason), buffers that never came back; records that CUPTI dropped,
+#: records and bytes that it delivered; ns that disabling took, and ns that flushing took.
 END = struct.Struct("<QQQQIIQQQQQ")
 #: The id by which rows refer to the name; then the name (UTF-8, as CUPTI has it: mangled).
 NAME = struct.Struct("<I")
@@ -113,8 +115,8 @@ MEMSET_ROW = [
     ("graph", "<u4"),
     ("memory", "<u4"),
 ]  # 56 bytes
-#: `api` is the activity kind (4 driver, 5 runtime) in the top byte and the callback id below it; `thread` is the low half
-#: of the caller's pthread_self().
+#: `api` is the activity kind (4 driver, 5 runtime) in the top byte and the callback id below it; `thread` is the low
+#: half of the caller's pthread_self().
 CALL_ROW = [
     ("start", "<u8"),
     ("end", "<u8"),
