@@ -11,26 +11,32 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import asdict
 
 from gputop_llm.capture import process
+from gputop_llm.capture.engine_watch import samples_in
 from gputop_llm.capture.plan import Plan, plan_json
 from gputop_llm.capture.progress import MOST_BYTES, Progress, progress_of
+from gputop_llm.model import Frame
 
 WORKER = "gputop_llm.capture.worker"
 #: Above every deadline of the worker and of its watchdog.
 _END_WITHIN_S = 30.0
 _LOOK_S = 0.2
 _ASK_WITHIN_S = 1.0
+_FRAMES_WITHIN_S = 3.0
 
 
 class CaptureRun:
     """Runs a plan in a process of its own. Call `close` in the end, from any state.
 
+    Making one takes as long as that process needs to read `frames`: up to some seconds on a busy node.
+
     Args:
         plan: what was agreed to.
         api_key, url, ca_file: for the engine's metrics page; `url` as it is asked, which the plan's own may not show.
-        frames: JSON of what was seen of the node before (`report.jsonform.frame_json`), oldest first.
+        frames: lines of JSON of what was seen of the node before (`report.jsonform.frame_line`), oldest first.
+        before: the same frames themselves: what they say of the engine's pace need not be waited for.
 
     Raises:
         GputopError: the process can't be started.
@@ -44,6 +50,7 @@ class CaptureRun:
         url: str | None = None,
         ca_file: str | None = None,
         frames: Sequence[str] = (),
+        before: Sequence[Frame] = (),
     ) -> None:
         self.plan = plan
         self._buffer = b""
@@ -51,9 +58,12 @@ class CaptureRun:
         self._worker = process.start(WORKER)
         os.set_blocking(self._worker.out.fileno(), False)
         os.set_blocking(self._worker.to.fileno(), False)
-        self._send({"plan": plan_json(plan), "api_key": api_key, "url": url or plan.url, "ca_file": ca_file})
+        samples = [asdict(one) for one in samples_in(before, plan.key)]
+        order = {"plan": plan_json(plan), "api_key": api_key, "url": url or plan.url, "ca_file": ca_file}
+        self._write(json.dumps({**order, "samples": samples}).encode("ascii") + b"\n", patience_s=_FRAMES_WITHIN_S)
+        until = time.monotonic() + _FRAMES_WITHIN_S
         for frame in frames:
-            self.frame(frame)
+            self.frame(frame, patience_s=max(0.0, until - time.monotonic()))
 
     @property
     def pid(self) -> int:
@@ -70,9 +80,9 @@ class CaptureRun:
         """How it ended; None while it goes on."""
         return self._last
 
-    def frame(self, text: str) -> None:
+    def frame(self, text: str, patience_s: float = 0.0) -> None:
         """Hands over a frame (one line of JSON) for the capture's folder; one that finds no room is left out."""
-        self._write(b'{"frame":' + text.encode("ascii") + b"}\n")
+        self._write(b'{"frame":' + text.encode("ascii") + b"}\n", patience_s)
 
     def cancel(self) -> None:
         """Ends it at once; what was recorded is kept. Goes on to tell its progress."""
@@ -125,14 +135,11 @@ class CaptureRun:
             outcome="failed",
             what="the capture's own process was ended from outside",
             why="it may have been killed",
-            todo="what it had recorded was kept beside the other captures; `gputop-llm doctor --leftovers` shows the rest",
+            todo="what it had recorded is among the captures; `gputop-llm doctor --leftovers` shows what else is left",
         )
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._write(json.dumps(message).encode("ascii") + b"\n", patience_s=_ASK_WITHIN_S)
-
-    def _write(self, line: bytes, patience_s: float = 0.0) -> None:
-        """All of a line, or, where there is no room for any of it and nothing to wait for, nothing."""
+    def _write(self, line: bytes, patience_s: float) -> None:
+        """All of a line, or, where there is no room for any of it within `patience_s`, nothing."""
         rest = memoryview(line)
         until = time.monotonic() + patience_s
         with suppress(OSError, ValueError):
@@ -140,12 +147,13 @@ class CaptureRun:
             while rest:
                 try:
                     rest = rest[os.write(fd, rest) :]
+                    continue
                 except BlockingIOError:
-                    begun = len(rest) < len(line)
-                    if not begun and time.monotonic() >= until:
-                        return
-                    # A line that was begun must be ended.
-                    select.select([], [fd], [], _LOOK_S)
-                    if begun and time.monotonic() >= until + _ASK_WITHIN_S:
+                    pass
+                # A line that was begun must be ended.
+                begun = len(rest) < len(line)
+                if time.monotonic() >= until + (_ASK_WITHIN_S if begun else 0.0):
+                    if begun:
                         self.cancel()
-                        return
+                    return
+                select.select([], [fd], [], _LOOK_S if begun else min(_LOOK_S, max(0.0, until - time.monotonic())))
