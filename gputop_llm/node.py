@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputop_llm.captures import CaptureRoute
 from gputop_llm.config import Config
 from gputop_llm.model import EngineReading, GpuNode, Host, Target, TargetList, TargetProcess
 from gputop_llm.modelmath import ServedModel
@@ -59,7 +60,14 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
         metrics=_metrics(config),
         model=served_model,
         simulated=f"{node.label}; {why}" if why else node.label,
+        captures=_simulated_captures,
     )
+
+
+def _simulated_captures() -> CaptureRoute:
+    from gputop_llm.demo.captures import SimulatedRoute
+
+    return SimulatedRoute()
 
 
 def driver_here(root: Path = Path("/")) -> bool:

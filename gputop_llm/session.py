@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from gputop_llm.captures import CaptureRoute, Captures
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
 from gputop_llm.diagnosis import Diagnosis
@@ -59,6 +60,7 @@ class Sources:
     """How to make each source of this node.
 
     `model` says what an engine serves and may take for ever. `simulated` is the label of a demo, else None.
+    `captures` makes the way of taking captures; None where they can't be taken.
     `strangers` are the metrics of other users' engines, asked without the API key; None where there is no key.
     """
 
@@ -69,6 +71,7 @@ class Sources:
     model: Callable[[Target], ServedModel] | None = None
     simulated: str | None = None
     strangers: Callable[[str], Source[EngineReading]] | None = None
+    captures: Callable[[], CaptureRoute] | None = None
 
 
 class _Event(NamedTuple):
@@ -138,6 +141,7 @@ class Session:
         self.history = History()
         self._served = ServedModels(sources.model, config, self.history, self.clock)
         self._diagnosis = Diagnosis(config, self.history, sources.simulated)
+        self.captures = Captures(sources.captures, self.history.frames, self.clock.wall)
         self.period_s = config.period_s
         self._follower = Follower(config)
         self._events: deque[_Event] = deque(maxlen=100)
@@ -181,6 +185,7 @@ class Session:
             self._thread.join(STOP_S)
         for poller in pollers:
             poller.stop(wait_s=max(0.0, until - time.monotonic()))
+        self.captures.close(LAST_S)
         self._diagnosis.close(max(LAST_S, until - time.monotonic()))
 
     def attach(self, key: str) -> None:
@@ -276,6 +281,7 @@ class Session:
         if frame.seq > 1:
             frame = self._diagnosis.of(frame)
         self._latest = frame
+        self.captures.frame(frame)
         if self._on_frame is not None:
             self._on_frame(frame)
         return frame

@@ -1,0 +1,157 @@
+"""What the monitor has of captures: the one that is asked about, the one that is taken, the verdicts of all taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from gputop_llm.captures import WINDOWS_S, Captures, Ended, Taking
+from gputop_llm.errors import GputopError
+
+if TYPE_CHECKING:
+    from gputop_llm.capture.plan import Plan
+    from gputop_llm.tui.app import MonitorApp
+    from gputop_llm.tui.viewer import Opened, Viewer
+
+#: The first window that is offered.
+_FIRST = WINDOWS_S.index(0.5)
+
+
+class CaptureMoved(Message, bubble=False):
+    """A capture came further, ended, or was read."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, CaptureMoved)
+
+
+class Desk:
+    """Captures of the monitor. Its methods are called in the display's own thread.
+
+    Args:
+        app: the monitor.
+        captures: the session's.
+    """
+
+    def __init__(self, app: MonitorApp, captures: Captures) -> None:
+        self._app = app
+        self._captures = captures
+        self._window = _FIRST
+        self._viewers: dict[str, Viewer] = {}
+        self._read: list[tuple[str, Opened | GputopError]] = []
+        self._shown_end: Taking | None = None
+        self.plan: Plan | None = None
+        self.opening = False
+
+    @property
+    def taking(self) -> Taking | None:
+        """The capture that goes on, or the last one."""
+        return self._captures.taking
+
+    @property
+    def ended(self) -> Sequence[Ended]:
+        """Those of this session that ended."""
+        return self._captures.ended
+
+    @property
+    def busy(self) -> bool:
+        """Whether one goes on."""
+        return self.taking is not None and self.taking.ended is None
+
+    def ask(self) -> None:
+        """Shows what a capture would do; while one goes on: cancels it, where its page is on top, else shows that."""
+        if not self.busy:
+            self.plan = self._planned()
+            self._app.push_screen("confirm")
+        elif self._app.on_top == "capturing":
+            assert self.taking is not None
+            self.taking.cancel()
+            self._app.say("cancelling …")
+        else:
+            self._app.push_screen("capturing")
+
+    def another_window(self, by: int) -> None:
+        """Offers a longer or a shorter window."""
+        self._window = max(0, min(len(WINDOWS_S) - 1, self._window + by))
+        try:
+            self.plan = self._planned()
+        except GputopError as failure:
+            self._app.say(f"▲ {failure.sentence()}")
+        self._app.refresh_view()
+
+    def take(self) -> None:
+        """Takes what was asked about."""
+        if self.plan is None:
+            return
+        try:
+            self._captures.begin(self.plan, self._moved)
+        except GputopError as failure:
+            self._app.say(f"▲ {failure.sentence()}")
+            return
+        self._app.switch_screen("capturing")
+
+    def open(self, number: int) -> None:
+        """Shows the verdict of one that ended, or says why there is none."""
+        ended = self.ended[number]
+        path = ended.last.path
+        if path is None:
+            last = ended.last
+            self._app.say(f"▲ {GputopError(last.what, last.why, last.todo).sentence()}")
+        elif path in self._viewers:
+            self._viewers[path].open("verdict")
+        elif not self.opening:
+            self._app.say("reading the record …")
+            self._begin_reading(path)
+
+    def moved(self) -> None:
+        """Something happened in another thread."""
+        taking = self.taking
+        if taking is not None and taking.ended is not None and self._shown_end is not taking:
+            self._shown_end = taking
+            if taking.ended.path is not None:
+                self._begin_reading(taking.ended.path)
+        while self._read:
+            path, result = self._read.pop()
+            self.opening = False
+            self._show(path, result)
+        self._app.refresh_view()
+
+    def _show(self, path: str, result: Opened | GputopError) -> None:
+        if isinstance(result, GputopError):
+            self._app.say(f"▲ {result.sentence()}")
+            return
+        from gputop_llm.tui.viewer import Viewer
+
+        viewer = self._viewers[path] = Viewer(self._app, result)
+        if self._app.on_top == "capturing":
+            self._app.pop_screen()
+            viewer.open("verdict")
+        elif self._app.on_top == "captures":
+            viewer.open("verdict")
+        else:
+            self._app.say("the verdict is there: v lists the captures")
+
+    def _planned(self) -> Plan:
+        return self._captures.plan(self._app.session.latest, WINDOWS_S[self._window])
+
+    def _moved(self) -> None:
+        """Called from another thread."""
+        self._app.post_message(CaptureMoved())
+
+    def _begin_reading(self, path: str) -> None:
+        self.opening = True
+        threading.Thread(target=self._read_capture, args=(path,), name="reader", daemon=True).start()
+
+    def _read_capture(self, path: str) -> None:
+        """The reader's thread."""
+        from gputop_llm.tui.viewer import opened
+
+        try:
+            result: Opened | GputopError = opened(sorted(Path(path).glob("*.gtw")), lambda _share: None, lambda: False)
+        except GputopError as failure:
+            result = failure
+        self._read.append((path, result))
+        self._moved()
