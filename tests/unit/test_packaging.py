@@ -20,7 +20,7 @@ def wheel(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wheel")
     # The build backend itself: what `pip wheel` would run, without a network.
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory], cwd=ROOT, check=True)
-    (path,) = directory.glob("gputop_llm-*-py3-none-any.whl")
+    (path,) = directory.glob("gputop_llm-*-py3-none-*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
 
