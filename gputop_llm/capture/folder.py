@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_llm.errors import GputopError
+from gputop_llm.timeline import native_format as form
 
 PARTIAL_PREFIX, PARTIAL_SUFFIX = ".", ".partial"
 PART = ".part"
@@ -23,8 +24,8 @@ RECORD = ".gtw"
 INCOMPLETE = "-incomplete"
 #: What the worker knows of the capture; written when it begins, and again when it ends.
 FACTS = "capture.json"
-#: Magic and a chunk's header: less holds no record.
-_LEAST_BYTES = 16
+#: What comes before a window: the magic, and one greeting with the path of a library.
+_GREETING_BYTES = 16 << 10
 _MOST_FACTS_BYTES = 4 << 20
 _WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -127,7 +128,7 @@ class CaptureFolder:
 
     def has_records(self) -> bool:
         """Whether anything is recorded in it."""
-        return any(RECORD in name and self._size(name) > _LEAST_BYTES for name in os.listdir(self._fd))
+        return any(self._begun(name) for name in os.listdir(self._fd) if name.endswith((RECORD, f"{RECORD}{PART}")))
 
     def keep(self, whole: bool) -> Path:
         """Gives it its lasting name, which says when it is not whole, and closes it; returns where it is.
@@ -136,7 +137,7 @@ class CaptureFolder:
             OSError: it can't be renamed.
         """
         for name in os.listdir(self._fd):
-            if name.endswith(f"{RECORD}{PART}") and self._size(name) > _LEAST_BYTES:
+            if name.endswith(f"{RECORD}{PART}") and self._begun(name):
                 self.whole(name.removesuffix(PART))
             elif name.endswith(PART):
                 self._unlink(name)
@@ -177,8 +178,17 @@ class CaptureFolder:
             self.write_json(FACTS, {**facts, "outcome": "incomplete", "why": why})
         return self.keep(whole=False)
 
-    def _size(self, name: str) -> int:
-        return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
+    def _begun(self, name: str) -> bool:
+        """Whether a record has more than its client's greeting."""
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd), "rb") as file:
+            head = file.read(_GREETING_BYTES)
+        at = len(form.MAGIC)
+        while at + form.CHUNK_HEADER.size <= len(head):
+            kind, length = form.CHUNK_HEADER.unpack_from(head, at)
+            if kind not in (form.Chunk.HELLO, form.Chunk.REFUSED):
+                return True
+            at += form.CHUNK_HEADER.size + length
+        return False
 
     def _unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self._fd)

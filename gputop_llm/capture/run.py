@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -55,6 +56,7 @@ class CaptureRun:
         self.plan = plan
         self._buffer = b""
         self._last: Progress | None = None
+        self._writing = threading.RLock()
         self._worker = process.start(WORKER)
         os.set_blocking(self._worker.out.fileno(), False)
         os.set_blocking(self._worker.to.fileno(), False)
@@ -86,7 +88,8 @@ class CaptureRun:
 
     def cancel(self) -> None:
         """Ends it at once; what was recorded is kept. Goes on to tell its progress."""
-        with suppress(OSError):
+        # A thread that hands over a frame must not write to what the number stands for next.
+        with self._writing, suppress(OSError):
             self._worker.to.close()
 
     def poll(self) -> list[Progress]:
@@ -142,7 +145,7 @@ class CaptureRun:
         """All of a line, or, where there is no room for any of it within `patience_s`, nothing."""
         rest = memoryview(line)
         until = time.monotonic() + patience_s
-        with suppress(OSError, ValueError):
+        with self._writing, suppress(OSError, ValueError):
             fd = self._worker.to.fileno()
             while rest:
                 try:

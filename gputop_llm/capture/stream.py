@@ -65,7 +65,7 @@ class Stream:
         self._file = file
         self._most = max_bytes + SLACK_BYTES
         self._head = b""
-        self._wanted = len(form.MAGIC)
+        self._has_magic = False
         self._kind: int | None = None
         self._payload = b""
         self._left = 0
@@ -109,10 +109,11 @@ class Stream:
                 self.broken = f"it sends more than the {self._most} bytes that it was allowed"
                 return at
             if self._kind is None:
-                taken = data[at : at + self._wanted - len(self._head)]
+                wanted = form.CHUNK_HEADER.size if self._has_magic else len(form.MAGIC)
+                taken = data[at : at + wanted - len(self._head)]
                 self._head += taken
                 at += len(taken)
-                if len(self._head) == self._wanted and not self._begin():
+                if len(self._head) == wanted and not self._begin():
                     return at
                 continue
             taken = data[at : at + self._left]
@@ -128,8 +129,8 @@ class Stream:
 
     def _begin(self) -> bool:
         head, self._head = self._head, b""
-        if self._wanted == len(form.MAGIC):
-            self._wanted = form.CHUNK_HEADER.size
+        if not self._has_magic:
+            self._has_magic = True
             if head != form.MAGIC:
                 self.broken = "what it sends is no record"
             return self.broken is None
