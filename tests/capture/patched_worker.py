@@ -6,11 +6,13 @@ The node's lock is one for all; tests run at the same time.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from dataclasses import dataclass
 
-from gputop_llm.capture import clients, guards, worker
+from gputop_llm.capture import clients, guards, recording, worker
 from gputop_llm.capture.clients import Reached
+from gputop_llm.capture.guardian import Guardian
 from gputop_llm.capture.lock import Lock
 
 
@@ -38,6 +40,13 @@ def main():
     # Disks of test machines are small and full.
     guards.FREE_PCT = 0.0
     guards.FREE_BYTES = 1 << 20
+    if bound := os.environ.get("GPUTOP_TEST_FSIZE"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(bound), int(bound)))
+    if within := os.environ.get("GPUTOP_TEST_DEADLINE_S"):
+        said = Guardian.deadline
+        Guardian.deadline = lambda self, _: said(self, float(within))
+    if late := os.environ.get("GPUTOP_TEST_LATE_S"):
+        guards.LATE_S = recording.END_WITHIN_S = recording.HELLO_WITHIN_S = float(late)
     if stage := os.environ.get("GPUTOP_TEST_STALL"):
         stall_at(stage)
     worker.main()

@@ -1,7 +1,7 @@
 """A target for captures: a process that makes tokens, says so on a metrics page, with a client in Python.
 
-Run as `python serving.py SOCKET BEHAVIOUR`; writes its port as a line. The client listens on SOCKET as the real one does
-in a process that was started for it. Behaviours: see `BEHAVIOURS`.
+Run as `python serving.py SOCKET BEHAVIOUR`; writes its port as a line. The client listens on SOCKET as the real one
+does in a process that was started for it. Behaviours: see `BEHAVIOURS`.
 """
 
 from __future__ import annotations

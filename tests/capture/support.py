@@ -119,13 +119,13 @@ def kill(pid: int) -> None:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """PIDs of workers and watchdogs that know this folder."""
+    """PIDs of the workers and watchdogs of this test, by the environment that they have from it."""
     proc = ProcFs()
     found = []
     for pid in proc.pids():
         with contextlib.suppress(OSError):
-            argv = proc.argv(pid)
-            if str(folder) in argv or any("capture.watchdog" in word for word in argv if str(folder) in argv):
+            ours = proc.environ(pid).get("GPUTOP_TEST_SOCKETS") == str(folder.parent)
+            if ours and "capture" in " ".join(proc.argv(pid)[:3]) and str(SERVING) not in proc.argv(pid):
                 found.append(pid)
     return found
 
