@@ -30,8 +30,15 @@ def baselines_folder() -> Path | None:
 
 
 def captures_folder() -> Path | None:
-    """Where captures go that were not given another place, made with the first; None as for `config_file`."""
+    """Where captures go that were not given another place, made with the first; None as for `config_file`.
+
+    Run from a checkout, that is its `captures/local`.
+    """
     from platformdirs import user_data_path
+
+    checkout = Path(__file__).parents[1]
+    if (checkout / ".git").exists() and (checkout / "captures").is_dir():
+        return checkout / "captures" / "local"
 
     return _below(user_data_path, "captures")
 

@@ -150,7 +150,7 @@ class Desk:
         from gputop_llm.tui.viewer import opened
 
         try:
-            result: Opened | GputopError = opened(sorted(Path(path).glob("*.gtw")), lambda _share: None, lambda: False)
+            result: Opened | GputopError = opened([Path(path)], lambda _share: None, lambda: False)
         except GputopError as failure:
             result = failure
         self._read.append((path, result))

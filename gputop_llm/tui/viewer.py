@@ -16,6 +16,7 @@ from gputop_llm.errors import GputopError
 from gputop_llm.model.finding import Verdict
 from gputop_llm.printable import printable
 from gputop_llm.report.perfetto import write_perfetto
+from gputop_llm.store.bundle import expanded
 from gputop_llm.timeline.model import Timeline
 from gputop_llm.timeline.read import read_capture
 from gputop_llm.tui.export import save, save_by
@@ -47,15 +48,16 @@ class Opened:
 
 
 def opened(paths: Sequence[Path], progress: Callable[[float], None], cancelled: Callable[[], bool]) -> Opened:
-    """Reads and judges captures.
+    """Reads and judges captures, or a bundle.
 
     Raises:
-        GputopError: as `read_capture`.
+        GputopError: as `read_capture`, or a folder is no bundle.
     """
-    timeline = read_capture(paths, progress, cancelled)
+    files, pace = expanded(paths)
+    timeline = read_capture(files, progress, cancelled)
     progress(1.0)
     context = Context(timeline)
-    verdict = judge(timeline, context)
+    verdict = judge(timeline, context, pace)
     return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
 
 
