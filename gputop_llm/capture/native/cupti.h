@@ -25,7 +25,8 @@ enum activity {
 
 enum callback_domain { DOMAIN_DRIVER = 1, DOMAIN_RUNTIME = 2 };
 
-#define FLUSH_FORCED 1u
+/* A whole flush returns the buffers all of whose records are complete, a forced one all buffers. */
+enum flush { FLUSH_WHOLE = 0, FLUSH_FORCED = 1 };
 
 typedef void on_request_function(uint8_t **buffer, size_t *bytes, size_t *most_records);
 typedef void on_complete_function(void *context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t valid_bytes);

@@ -1,6 +1,7 @@
 #include "system.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -69,17 +70,27 @@ struct rows_totals rows_totals(void)
     return totals;
 }
 
+/* Whether a chunk with this payload may still be sent. */
+static bool fits(size_t payload_bytes)
+{
+    bool fits = channel->sent_bytes + sizeof(struct wire_header) + payload_bytes <= max_bytes;
+    totals.too_many |= !fits;
+    return fits;
+}
+
 static void flush(int which)
 {
     struct batch *batch = &work->batches[which];
-    size_t count = sizeof batch->header + batch->header.bytes;
-    if (batch->header.bytes && channel->sent_bytes + count > max_bytes)
-        totals.too_many = true;
-    else if (batch->header.bytes) {
-        batch->header.kind = chunk_of[which];
-        channel_write(channel, batch, count);
-    }
+    batch->header.kind = chunk_of[which];
+    if (batch->header.bytes && fits(batch->header.bytes))
+        channel_write(channel, batch, sizeof batch->header + batch->header.bytes);
     batch->header.bytes = 0;
+}
+
+static void send_name(enum wire_chunk kind, uint32_t id, const char *name)
+{
+    if (fits(sizeof id + strnlen(name, TEXT_BYTES_MOST)))
+        channel_send(channel, kind, &id, sizeof id, name);
 }
 
 void rows_flush(void)
@@ -108,14 +119,13 @@ static bool read_text(uint64_t address)
         struct iovec to = {work->name + length, piece}, from = {(void *)(uintptr_t)(address + length), piece};
         ssize_t done = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
         if (done < 0 && (errno == EPERM || errno == ENOSYS)) {
-            /* A sandbox forbids it. CUPTI's own samples read names like this. */
-            piece = strnlen(from.iov_base, piece);
-            memcpy(to.iov_base, from.iov_base, piece);
-            work->name[length + piece] = 0;
-        } else if (done != (ssize_t)piece)
+            /* A sandbox forbids the call: then as every client of CUPTI reads names. */
+            snprintf(work->name, sizeof work->name, "%s", (const char *)(uintptr_t)address);
+            return true;
+        }
+        if (done != (ssize_t)piece)
             return false;
-        const char *end = memchr(work->name + length, 0, piece + 1);
-        if (end && end < work->name + length + piece + (done < 0))
+        if (memchr(work->name + length, 0, piece))
             return true;
         length += piece;
     }
@@ -166,7 +176,7 @@ static uint32_t name_id(uint64_t pointer)
         if (work->names == NAMES_MOST)
             return 0;
         *same = (struct named){hash, ++work->names};
-        channel_send(channel, CHUNK_NAME, &same->id, sizeof same->id, work->name);
+        send_name(CHUNK_NAME, same->id, work->name);
     }
     if (work->pointers < NAMES_MOST) {
         work->pointers++;
@@ -184,7 +194,7 @@ static void name_callback(uint32_t activity, uint32_t callback, uint32_t api)
         return;
     *sent = true;
     if (!cupti->callback_name(domain, callback, &name) && name)
-        channel_send(channel, CHUNK_API_NAME, &api, sizeof api, name);
+        send_name(CHUNK_API_NAME, api, name);
 }
 
 static uint16_t u16(const uint8_t *at)

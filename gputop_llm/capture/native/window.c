@@ -228,6 +228,21 @@ static bool enable_all(void)
     return true;
 }
 
+/* The torch profiler goes on with what it uses; when it has ended, what it didn't turn off is. Our buffers leave CUPTI at
+ * once, by an unforced flush as anybody may do at any time, so that its records go to its own: it passes over unknown ones. */
+static void *outlast_profiler(void *unused)
+{
+    uint64_t began = monotonic_ns();
+    if (torch_state() == TORCH_ACTIVE)
+        cupti.flush_all(FLUSH_WHOLE);
+    while (torch_state() == TORCH_ACTIVE && monotonic_ns() - began < AFTER_TAKEOVER_S * SECOND_NS)
+        sleep_ms(100);
+    if (torch_state() != TORCH_ACTIVE)
+        disable_all();
+    atomic_store(&gputop_client_busy, 0);
+    return unused;
+}
+
 /* On a thread of its own, since CUPTI may never come back from it. */
 static void *close_window(void *unused)
 {
@@ -241,22 +256,7 @@ static void *close_window(void *unused)
         cupti.flush_all(FLUSH_FORCED);
     flushing_ns = monotonic_ns() - disabled;
     int expected = CLOSING;
-    if (!atomic_compare_exchange_strong(&closing, &expected, CLOSED))
-        atomic_store(&gputop_client_busy, 0);
-    return unused;
-}
-
-/* The torch profiler goes on with what it uses. When it has ended, what it didn't use is turned off; no flush, since the
- * buffers are its own. */
-static void *outlast_profiler(void *unused)
-{
-    uint64_t began = monotonic_ns();
-    while (torch_state() == TORCH_ACTIVE && monotonic_ns() - began < AFTER_TAKEOVER_S * SECOND_NS)
-        sleep_ms(100);
-    if (torch_state() != TORCH_ACTIVE)
-        disable_all();
-    atomic_store(&gputop_client_busy, 0);
-    return unused;
+    return atomic_compare_exchange_strong(&closing, &expected, CLOSED) ? unused : outlast_profiler(unused);
 }
 
 static void stop_collecting(enum wire_end reason)
