@@ -20,11 +20,11 @@ void channel_open(struct channel *channel, int commands_fd, int records_fd)
     channel_write(channel, WIRE_MAGIC, sizeof WIRE_MAGIC - 1);
 }
 
-void channel_close(struct channel *channel)
+void channel_close(int commands_fd, int records_fd)
 {
-    close(channel->commands_fd);
-    if (channel->records_fd != channel->commands_fd)
-        close(channel->records_fd);
+    close(commands_fd);
+    if (records_fd != commands_fd)
+        close(records_fd);
 }
 
 void channel_write(struct channel *channel, const void *bytes, size_t count)

@@ -23,7 +23,7 @@ struct channel {
 };
 
 void channel_open(struct channel *channel, int commands_fd, int records_fd);
-void channel_close(struct channel *channel);
+void channel_close(int commands_fd, int records_fd);
 
 /* Writes all of it. A reader who takes nothing for STALL_MS, or is gone, is `gone` from then on. */
 void channel_write(struct channel *channel, const void *bytes, size_t count);

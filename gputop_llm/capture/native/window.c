@@ -403,12 +403,13 @@ void serve_window(int commands_fd, int records_fd)
         channel_send(&turned_away, CHUNK_REFUSED, &busy, sizeof busy,
                      "a window is open in this process, or an earlier one hasn't ended: CUPTI hasn't returned, or a profiler "
                      "took over");
-        channel_close(&turned_away);
+        channel_close(commands_fd, records_fd);
         return;
     }
     channel_open(&channel, commands_fd, records_fd);
     bool clean = take_window();
-    channel_close(&channel);
+    /* Who sees the descriptors closed may come again at once; from then on `channel` is the next window's. */
     if (clean)
         atomic_store(&gputop_client_busy, 0);
+    channel_close(commands_fd, records_fd);
 }

@@ -55,7 +55,7 @@ class Built:
 
 
 def built(cache: Path) -> Built:
-    """Compiled once for the same sources, whoever asks first; without a compiler it fails, since it can't be skipped."""
+    """Compiled once for the same sources, whoever asks first. Without a compiler it fails: to skip would hide it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "the tests of the native client need a C compiler (cc or gcc) on the PATH"
     sources = sorted([*NATIVE.glob("*.[ch]"), *HERE.glob("*.c"), ROOT / "hatch_build.py"])
@@ -136,8 +136,10 @@ class Record:
     def end(self) -> dict[str, int]:
         """The last chunk."""
         assert self.kinds[-1] == Chunk.END
-        keys = ["cupti", "realtime", "monotonic", "tsc", "reason", "unreturned", "dropped", "records", "bytes", "disabling_ns", "flushing_ns"]
-        return dict(zip(keys, form.END.unpack(self.one(Chunk.END)), strict=True))
+        clocks = ("cupti", "realtime", "monotonic", "tsc")
+        counts = ("reason", "unreturned", "dropped", "records", "bytes", "disabling_ns", "flushing_ns")
+        values = form.END.unpack(self.one(Chunk.END))
+        return dict(zip(clocks + counts, values, strict=True))
 
     @property
     def row_count(self) -> int:
