@@ -5,6 +5,7 @@ The folder is left as it is until the bundle stands beside it, whole: a failure 
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from gputop_llm import __version__
 from gputop_llm.model.finding import Verdict
-from gputop_llm.redact_argv import redact_strings
+from gputop_llm.redact_argv import redact_argv, redact_strings
 from gputop_llm.report import jsonform, verdict_json
 from gputop_llm.report.verdict_markdown import verdict_markdown
 from gputop_llm.sources.procfs import ProcFs
@@ -23,7 +24,9 @@ from gputop_llm.timeline import native_format
 from gputop_llm.timeline.read import read_capture
 from gputop_llm.verdict.assemble import judge
 
-_REWRITTEN = (bundle.CAPTURE, bundle.ENVIRONMENT, bundle.VERDICT_JSON, bundle.VERDICT_PAGE)
+_REWRITTEN = (bundle.CAPTURE, bundle.ENVIRONMENT, bundle.FRAMES, bundle.VERDICT_JSON, bundle.VERDICT_PAGE)
+#: The year 9999.
+_LATEST_S = 253_370_764_800
 
 
 def bundled(folder: Path, cancelled: Callable[[], bool] = lambda: False, proc: ProcFs | None = None) -> Path:
@@ -43,13 +46,24 @@ def bundled(folder: Path, cancelled: Callable[[], bool] = lambda: False, proc: P
         for path in sorted(folder.iterdir()):
             if path.name not in _REWRITTEN and path.is_file() and not path.is_symlink():
                 writer.add(path)
-        writer.write_json(bundle.CAPTURE, {**redact_strings(taken.capture), **_added(plan)})
+        writer.write_json(bundle.CAPTURE, {**_public(taken.capture), **_added(plan)})
+        frames = [json.dumps(_public(frame), separators=(",", ":")) for frame in taken.frames()]
+        writer.write_text(bundle.FRAMES, "".join(f"{frame}\n" for frame in frames))
         writer.write_json(bundle.ENVIRONMENT, surroundings)
         writer.write_text(bundle.VERDICT_JSON, verdict_json.verdict_text(verdict) + "\n")
         writer.write_text(bundle.VERDICT_PAGE, verdict_markdown(verdict))
         path = writer.finish(_name(verdict, plan, surroundings, taken))
     shutil.rmtree(folder, ignore_errors=True)
     return path
+
+
+def _public(value: Any) -> Any:
+    """The same JSON value without secrets: whoever handed it over should have taken them out, and may not have."""
+    if isinstance(value, Mapping):
+        return {name: redact_argv(_argv(value)) if name == "argv" else _public(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_public(one) for one in value]
+    return redact_strings(value)
 
 
 def _added(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +98,8 @@ def _name(verdict: Verdict, plan: Mapping[str, Any], surroundings: Mapping[str, 
     gpu = f"{len(gpus)}x{gpus[0].removeprefix('NVIDIA ')}" if len(gpus) > 1 else gpus[0] if gpus else None
     git = surroundings["git"]
     at_s = plan.get("at_s")
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s if isinstance(at_s, (int, float)) else time.time()))
+    known = isinstance(at_s, (int, float)) and 0 <= at_s < _LATEST_S
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s if known else time.time()))
     name = bundle_write.bundle_name(
         plan.get("model"), gpu, _phase(verdict), _shape(taken), git["commit"][:10] if git else None, stamp
     )

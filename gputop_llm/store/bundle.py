@@ -170,10 +170,14 @@ class _Folder:
 
 def _object(data: bytes) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(data)
+        found = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"JSON has no {text}")
 
 
 def _in_order(name: str) -> tuple[int, str]:
