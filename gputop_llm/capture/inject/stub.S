@@ -24,7 +24,7 @@
 .set OTHER_RECORDS, 104
 .set PAIR, 112                  /* int32[2]: a new pipe */
 .set POLLED, 120                /* struct pollfd */
-.set BYTE, 128
+.set ANSWER, 128
 .set CREATED, 136               /* where pthread_create puts its pthread_t */
 .set PATH, 144
 .set SYMBOL, 208
@@ -49,10 +49,7 @@ start:
         push rbx
         mov rbx, rdi
         mov dword ptr [rbx + STATE], 1
-        mov edi, 15                             /* PR_SET_NAME */
-        lea rsi, [rbx + THREAD_NAME]
-        mov eax, SYS_prctl
-        syscall
+        call name_it
         call [rbx + PTHREAD_SELF]
         mov rdi, rax
         call [rbx + PTHREAD_DETACH]
@@ -111,13 +108,13 @@ pipes:
         cmp rax, 1
         jne put_away
         mov edi, [rbx + CALL_COMMANDS]
-        lea rsi, [rbx + BYTE]
+        lea rsi, [rbx + ANSWER]
         mov edx, 1
         mov eax, SYS_read
         syscall
         cmp rax, 1
         jne put_away
-        cmp byte ptr [rbx + BYTE], 'G'
+        cmp byte ptr [rbx + ANSWER], 'G'
         jne put_away
         mov dword ptr [rbx + STATE], 3
         lea rsi, [rbx + OTHER_COMMANDS]
@@ -127,6 +124,8 @@ pipes:
 
         cmp qword ptr [rbx + ENTRY], 0
         jne serve
+        mov dword ptr [rbx + THREAD_NAME + 7], 0x64616f6c       /* gputop-load */
+        call name_it
         lea rdi, [rbx + PATH]
         mov esi, 2                              /* RTLD_NOW | RTLD_LOCAL */
         call [rbx + DLOPEN]
@@ -142,6 +141,8 @@ pipes:
         mov [rbx + ENTRY], rax
 
 serve:
+        mov dword ptr [rbx + THREAD_NAME + 7], 0x6b726f77       /* gputop-work */
+        call name_it
         mov dword ptr [rbx + STATE], 4
         mov rax, [rbx + ENTRY]
         mov rdi, rbx
@@ -180,6 +181,13 @@ put_away:
         pop rbx
         mov eax, SYS_munmap
         jmp rdx                                 /* returns to the thread's start, not to the page that is gone */
+
+name_it:
+        mov edi, 15                             /* PR_SET_NAME */
+        lea rsi, [rbx + THREAD_NAME]
+        mov eax, SYS_prctl
+        syscall
+        ret
 
 close_it:                                       /* rsi: where the descriptor is */
         mov edi, [rsi]
