@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def path(self) -> Path:
-        """The capture's folder, once it is whole."""
+        """The capture's folder as the worker leaves it; with its verdict it gets a name that says more."""
         return Path(self.folder) / self.name
 
     @property
@@ -130,7 +130,8 @@ class Plan:
             ),
             (
                 "written",
-                f"{self.path}, at most {size(self.max_bytes * len(self.ranks))}; nothing on the target's side",
+                f"a folder of its own in {self.folder}, at most {size(self.max_bytes * len(self.ranks))}; "
+                "nothing on the target's side",
             ),
             (
                 "stays",

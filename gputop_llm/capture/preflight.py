@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputop_llm.capture.clients import injection_closed
 from gputop_llm.capture.conflicts import other_profiler
 from gputop_llm.capture.guards import disk_at, disk_full, process_trouble
+from gputop_llm.capture.inject import openness
 from gputop_llm.capture.plan import Plan, PlannedRank
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import GONE, ProcFs
@@ -57,5 +57,5 @@ def _check_process(rank: PlannedRank, prepared: bool, proc: ProcFs) -> None:
             f"{other} is loaded in PID {rank.pid}, and CUPTI serves one profiler at a time",
             "capture with that tool, or start the engine without it",
         )
-    if not prepared and (closed := injection_closed(rank.pid)) is not None:
-        raise Refused("cannot capture", closed.why, closed.opens)
+    if not prepared and (closed := openness(rank.pid)) is not None:
+        raise Refused(f"cannot capture PID {rank.pid} ({rank.title})", closed.why, closed.todo)

@@ -38,7 +38,9 @@ from gputop_llm.timeline.native_format import Kinds
 SCHEMA = 1
 ENGINE_LINES, FRAME_LINES = "engine.jsonl", "frames.jsonl"
 _ORDER_WITHIN_S = 20.0
-_PREPARE_S, _INJECT_S, _FINISH_S = 20.0, 5.0, 30.0
+_PREPARE_S, _INJECT_S, _FINISH_S, _VERDICT_S = 20.0, 5.0, 30.0, 300.0
+#: The verdict is worked out on the node that serves: whoever wants the CPU more may have it.
+_NICE = 10
 #: Of the engine's own pace before anything is done to it, where the monitor has not seen it already.
 _BEFORE_S = 3.0
 _LEAST_AFTER_S = 2.0
@@ -224,17 +226,37 @@ class Worker:
         if outcome != "cancelled":
             self._facts["recovered"] = self._recover(began_ns, ended_ns)
         self._store()
-        path = self._kept = self._folder.keep(whole=outcome == "done")
+        path = self._bundled(self._folder.keep(whole=outcome == "done"))
         todo = "what was recorded until then is kept" if outcome != "done" else ""
         return Progress(
             "ended",
             records_bytes=window.bytes,
             outcome=outcome,  # type: ignore[arg-type]
             path=str(path),
+            details={name: self._facts[name] for name in ("recovered", "bundle_error") if name in self._facts},
             what=what,
             why=done.trouble or "",
             todo=todo,
         )
+
+    def _bundled(self, folder: Path) -> Path:
+        """The folder with its verdict and its lasting name; as it was where that can't be made."""
+        # Loads NumPy: not before the window is over.
+        from gputop_llm.capture.bundling import bundled
+
+        self._kept = folder
+        self._tell("finishing", "making the verdict")
+        assert self._guardian is not None
+        self._guardian.deadline(_VERDICT_S)
+        with suppress(OSError):
+            os.nice(_NICE)
+        try:
+            self._kept = bundled(folder)
+        except GputopError as failure:
+            self._facts["bundle_error"] = failure.sentence()
+        except Exception as bug:  # noqa: BLE001 - the record is whole, whatever its verdict runs into
+            self._facts["bundle_error"] = f"no verdict could be made: {type(bug).__name__}: {bug}"
+        return self._kept
 
     def _cancelled(self) -> Progress:
         return Progress(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 
@@ -32,21 +34,24 @@ def test_a_window_is_recorded_and_put_where_it_was_said(target, captures, monkey
     with capture(plan, frames=['{"seq":1}', '{"seq":2}']) as run:
         ended = last_of(run)
 
-    assert (ended.outcome, ended.path) == ("done", str(plan.path))
-    assert {path.name for path in plan.path.iterdir()} == {
-        f"rank0_pid{target.pid}.gtw", "capture.json", "engine.jsonl", "frames.jsonl",
+    assert (ended.outcome, ended.details.get("bundle_error")) == ("done", None)
+    (path,) = captures.iterdir()
+    assert ended.path == str(path)
+    assert {found.name for found in path.iterdir()} == {
+        f"rank0_pid{target.pid}.gtw", "capture.json", "engine.jsonl", "frames.jsonl", "environment.json",
+        "verdict.json", "verdict.md",
     }  # fmt: skip
-    kernels, whole = rows(plan.path / f"rank0_pid{target.pid}.gtw")
+    kernels, whole = rows(path / f"rank0_pid{target.pid}.gtw")
     assert kernels > 0
     assert whole
-    facts = json.loads((plan.path / "capture.json").read_text())
+    facts = json.loads((path / "capture.json").read_text())
     assert facts["outcome"] == "done"
     assert facts["ranks"][0]["whole"]
     assert facts["touched_mono_ns"] < facts["starts_mono_ns"] < facts["ended_mono_ns"]
-    samples = [json.loads(line) for line in (plan.path / "engine.jsonl").read_text().splitlines()]
+    samples = [json.loads(line) for line in (path / "engine.jsonl").read_text().splitlines()]
     assert samples[-1]["generation_tokens"] > samples[0]["generation_tokens"] > 0
-    assert (plan.path / "frames.jsonl").read_text() == '{"seq":1}\n{"seq":2}\n'
-    assert plan.path.stat().st_mode & 0o777 == 0o700
+    assert (path / "frames.jsonl").read_text() == '{"seq":1}\n{"seq":2}\n'
+    assert path.stat().st_mode & 0o777 == 0o700
     assert until(lambda: not processes_of(captures))
     assert target.serves()
     assert until(lambda: target.open_files() <= files)
@@ -56,11 +61,12 @@ def test_all_ranks_are_recorded_at_the_same_time(a_target, captures):
     ranks = [a_target("good") for _ in range(3)]
     plan = plan_for(*ranks, folder=captures)
     with capture(plan) as run:
-        assert last_of(run).outcome == "done"
+        ended = last_of(run)
 
+    assert ended.outcome == "done"
     starts = []
     for rank in plan.ranks:
-        data = (plan.path / rank.file).read_bytes()
+        data = (Path(ended.path) / rank.file).read_bytes()
         at = data.index(form.CHUNK_HEADER.pack(form.Chunk.STARTED, form.STARTED.size)) + form.CHUNK_HEADER.size
         starts.append(form.STARTED.unpack_from(data, at)[2])
     assert max(starts) - min(starts) < 0.5 * plan.window_s * 1e9
@@ -105,7 +111,7 @@ def test_cancelling_ends_the_window_at_once_and_keeps_it(target, captures):
         ended = run.ended
 
     assert ended.outcome == "cancelled"
-    kernels, whole = rows(plan.path.with_name(f"{plan.path.name}-incomplete") / plan.ranks[0].file)
+    kernels, whole = rows(Path(ended.path) / plan.ranks[0].file)
     assert kernels > 0
     assert whole
     assert target.serves()
@@ -124,8 +130,6 @@ def test_a_capture_that_is_cancelled_before_its_window_leaves_nothing(target, ca
 
 
 def test_the_lock_is_free_afterwards(target, captures, monkeypatch):
-    import os
-
     for _ in range(2):
         with capture(plan_for(target, folder=captures)) as run:
             assert last_of(run).outcome == "done"
