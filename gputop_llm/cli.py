@@ -25,8 +25,9 @@ _CHECK_CANT_TELL = 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. No traceback reaches the user."""
-    # Whoever reads the code of `check` takes 1 and 2 for symptoms.
-    is_check = "check" in (sys.argv[1:] if argv is None else argv)
+    # Whoever reads the code of `check` takes 1 and 2 for symptoms. What stands behind `run` is another program's.
+    words = sys.argv[1:] if argv is None else argv
+    is_check = next((word for word in words if word in ("check", "run")), None) == "check"
     try:
         arguments = _parser().parse_args(argv)
         return int(importlib.import_module(f"gputop_llm.commands.{arguments.command}").run(arguments))
@@ -155,6 +156,18 @@ def _parser() -> argparse.ArgumentParser:
     opened.add_argument("files", nargs="+", metavar="FILE", help="a capture; several are ranks of one run")
     opened.add_argument("--ascii", action="store_true", default=argparse.SUPPRESS, help="draw with ASCII only")
     opened.set_defaults(command="open")
+
+    prepared = commands.add_parser(
+        "run",
+        usage="%(prog)s -- COMMAND [ARGUMENT ...]",
+        help="start a program so that it can be recorded later",
+        description="Starts a program with the recording client in it (through CUDA_INJECTION64_PATH),\n"
+        "so that a capture needs no right to inject anything. The client sleeps until one asks.",
+        epilog="exit codes: the program's own; 126 it can't be executed; 127 it isn't there; 2 wrong usage",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    prepared.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
+    prepared.set_defaults(command="run")
 
     for command in (snapshot, watch, check, demo):
         simulated = command.add_argument_group("simulated node")
