@@ -9,7 +9,6 @@ from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.builder import TimelineBuilder
-from gputop_llm.timeline.demangle import demangled
 from gputop_llm.timeline.kineto_names import api_name
 from gputop_llm.timeline.model import Process
 from gputop_llm.timeline.native_chunks import ROWS, Chunks
@@ -141,7 +140,7 @@ class NativeRecord:
             self._names_left_out += 1
             return
         number = int.from_bytes(payload[:head], "little")
-        names.setdefault(number, api_name(text) if names is self._api_names else demangled(text))
+        names.setdefault(number, api_name(text) if names is self._api_names else text)
 
     def _made_clock(self) -> RecordClock:
         if self._started is None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.demangle import demangled
 from gputop_llm.timeline.model import I32, I64, U8, CopyKind, Kind, Memory, Thread
 from gputop_llm.timeline.native_clock import RecordClock
 from gputop_llm.timeline.native_format import Chunk
@@ -19,6 +20,8 @@ _MAX_THREADS = 1 << 16
 #: CUDA's ordinals within one process; each is looked at by itself afterwards.
 _MAX_DEVICE = 1 << 8
 _MAX_SIZE = 1 << 62
+#: Of mangled names in all, which costs some µs a letter at worst; programs have a tenth of that.
+_MOST_LETTERS = 4 << 20
 _OTHERS = -1
 
 #: CUpti_ActivityMemcpyKind; arrays are device memory.
@@ -79,6 +82,8 @@ class NativeRows:
         self._kernel_names, self._api_names = kernel_names, api_names
         self._device_number = device_number
         self._threads: dict[int, int] = {}
+        self._demangled: dict[str, str] = {}
+        self._letters = 0
         self.rows = 0
         self.node_rows = 0
         self.unnamed: set[int] = set()
@@ -158,9 +163,14 @@ class NativeRows:
         )
 
     def _kernel_name(self, name: int) -> int:
-        if name not in self._kernel_names:
+        mangled = self._kernel_names.get(name)
+        if mangled is None:
             self.unnamed.add(name)
-        return self._builder.intern(self._kernel_names.get(name, f"kernel 0x{name:x}"))
+            return self._builder.intern(f"kernel 0x{name:x}")
+        if mangled not in self._demangled:
+            self._letters += len(mangled)
+            self._demangled[mangled] = demangled(mangled) if self._letters <= _MOST_LETTERS else mangled
+        return self._builder.intern(self._demangled[mangled])
 
     def _call_name(self, api: int) -> int:
         domain, callback = _DOMAINS.get(api >> 24, "API"), api & 0xFFFFFF
