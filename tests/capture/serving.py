@@ -2,10 +2,12 @@
 
 Run as `python serving.py SOCKET BEHAVIOUR`; writes its port as a line. The client listens on SOCKET as the real one
 does in a process that was started for it. Behaviours: see `BEHAVIOURS`.
+With FAKE_CUPTI in the environment that library is loaded, and each token is a step that it can record.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import sys
@@ -42,8 +44,11 @@ class State:
 
 
 def make_tokens():
+    cupti = ctypes.CDLL(os.environ["FAKE_CUPTI"], ctypes.RTLD_GLOBAL) if "FAKE_CUPTI" in os.environ else None
     while True:
         time.sleep(0.01)
+        if cupti is not None:
+            cupti.fake_steps(0, 1)
         if not State.still:
             State.tokens += 32
             State.steps += 1

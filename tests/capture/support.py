@@ -49,10 +49,11 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(sockets: Path, behaviour: str = "good") -> Iterator[Serving]:
-    """A target, killed in the end."""
+def serving(sockets: Path, behaviour: str = "good", cupti: Path | None = None) -> Iterator[Serving]:
+    """A target, killed in the end; with a `cupti` it has no client yet."""
     process = subprocess.Popen(
-        [sys.executable, str(SERVING), str(sockets / "PID.sock"), behaviour],
+        [sys.executable, str(SERVING), str(sockets / ("PID.sock" if cupti is None else "not-PID.sock")), behaviour],
+        env=os.environ if cupti is None else {**os.environ, "FAKE_CUPTI": str(cupti)},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
