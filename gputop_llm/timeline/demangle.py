@@ -140,9 +140,9 @@ class _Parser(NameReader):
             name, plain = f"{{unnamed type#{self.sequence(DIGITS) + 1}}}", True
         elif self.next("Ul"):
             name, plain = self._lambda(), True
-        elif first == "C" and self._one_of("C1", "C2", "C3"):
+        elif owner and first == "C" and self._one_of("C1", "C2", "C3"):
             name, plain = owner.partition("<")[0], False
-        elif first == "D" and self._one_of("D0", "D1", "D2"):
+        elif owner and first == "D" and self._one_of("D0", "D1", "D2"):
             name, plain = "~" + owner.partition("<")[0], False
         elif self.next("cv"):
             name, plain = f"operator {self._whole_type()}", False
