@@ -7,7 +7,6 @@ same for a real node, the demo, and (later) a replay: only `Sources` differs.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
 from gputop_llm.diagnosis import Diagnosis
 from gputop_llm.errors import GputopError
-from gputop_llm.follow import Follower
+from gputop_llm.follow import Follower, key_may_go_to
 from gputop_llm.model import (
     EngineFrame,
     EngineReading,
@@ -40,7 +39,6 @@ from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
-from gputop_llm.sources.owner import user_name
 
 log = logging.getLogger(__name__)
 
@@ -366,7 +364,7 @@ class Session:
         return f"{target.key} {url}"
 
     def _metrics(self, target: Target, url: str) -> Source[EngineReading]:
-        if self.sources.strangers is not None and not self._trusted(target):
+        if self.sources.strangers is not None and not key_may_go_to(target, self.config):
             return self.sources.strangers(url)
         # Targets know the user's URL as it may be shown; the token in it is needed to ask.
         given = self.config.url
@@ -374,11 +372,6 @@ class Session:
             return self.sources.metrics(given if given and url == public_url(given) else url)
         except GputopError as failure:
             return _Unusable(url, failure)
-
-    def _trusted(self, target: Target) -> bool:
-        """Whether the API key may be sent there: anybody can start a process that looks like an engine."""
-        named = target.urls_from == "flag" or (self.config.pid is not None and self.config.pid in target.pids)
-        return named or target.user in ("root", user_name(os.geteuid()))
 
     def _sync_engines(self) -> list[_Engine]:
         if self._stopping:

@@ -126,6 +126,14 @@ class CaptureFolder:
                 self._unlink(f"{name}{PART}")
             raise
 
+    def facts(self) -> dict[str, Any]:
+        """What is written in `FACTS`; empty where nothing can be read."""
+        with suppress(OSError, ValueError):
+            with open(os.open(FACTS, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd), "rb") as file:
+                facts = json.loads(file.read(_MOST_FACTS_BYTES))
+            return facts if isinstance(facts, dict) else {}
+        return {}
+
     def has_records(self) -> bool:
         """Whether anything is recorded in it."""
         return any(self._begun(name) for name in os.listdir(self._fd) if name.endswith((RECORD, f"{RECORD}{PART}")))
@@ -172,10 +180,8 @@ class CaptureFolder:
         if not self.has_records():
             self.remove()
             return None
-        with suppress(OSError, ValueError):
-            with open(os.open(FACTS, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd), "rb") as file:
-                facts = json.loads(file.read(_MOST_FACTS_BYTES))
-            self.write_json(FACTS, {**facts, "outcome": "incomplete", "why": why})
+        with suppress(OSError):
+            self.write_json(FACTS, {**self.facts(), "outcome": "incomplete", "why": why})
         return self.keep(whole=False)
 
     def _begun(self, name: str) -> bool:

@@ -33,6 +33,7 @@ from gputop_llm.capture.recovery import recovered
 from gputop_llm.capture.window import Window
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.base import Source
+from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.timeline.native_format import Kinds
 
 SCHEMA = 1
@@ -103,6 +104,7 @@ class Worker:
             "plan": plan_json(plan),
             "node": platform.node(),
             "kernel": platform.release(),
+            "worker": {"pid": os.getpid(), "start_ticks": ProcFs().stat(os.getpid()).start_ticks},
         }
 
     def capture(self) -> Progress:
