@@ -23,7 +23,7 @@ from gputop_llm.capture.inject.elf import Library
 from gputop_llm.capture.inject.frames import Call
 from gputop_llm.capture.inject.handover import open_pipe, write_library
 from gputop_llm.capture.inject.memory import Memory, mappings
-from gputop_llm.capture.inject.openness import closed_by_process, closed_by_rights, no_safe_thread, start_ticks_of
+from gputop_llm.capture.inject.openness import closed_by_process, closed_by_rights, no_safe_thread, running_since
 from gputop_llm.capture.inject.ptrace import NotStopped, Stopped
 from gputop_llm.capture.inject.refused import InjectionRefused
 from gputop_llm.capture.inject.runtime import CLIENT_PREFIX, clients, find_runtime
@@ -43,8 +43,8 @@ from gputop_llm.capture.inject.stub import (
 from gputop_llm.capture.inject.victim import lend
 from gputop_llm.capture.inject.waits import Wait, raw, thread_ids, waiting_threads
 
-_MOST_STOPS = 12
-_SEARCH_S = 0.5
+_MOST_STOPS = 40
+_SEARCH_S = 2.0
 _SEARCH_AGAIN_S = 0.01
 _POLL_S = 100e-6
 _TEXT_MOST_BYTES = 300
@@ -110,9 +110,9 @@ class _Injection:
                 raise closed
             try:
                 return self._run(began)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._same_process()
-                raise InjectionRefused(f"the target's memory can't be used ({error.strerror})", "try again") from error
+                raise InjectionRefused(f"the target's memory can't be used ({error})", "try again") from error
 
     def _run(self, began: float) -> Channel:
         self.maps = mappings(self.pid)
@@ -216,9 +216,11 @@ class _Injection:
     def _borrow(self, calls: Sequence[Call], before: Callable[[Stopped], None] | None = None) -> Wait:
         """Has some thread make these calls; gives the wait that it goes back to."""
         search_end = min(self.end, time.monotonic() + _SEARCH_S)
-        stops, last = 0, ""
+        stops, last, unfit = 0, "", set()
         while True:
             for wait in waiting_threads(self.pid, self.memory):
+                if wait.tid in unfit:
+                    continue
                 if stops == _MOST_STOPS:
                     raise no_safe_thread(self.pid, last)
                 self._same_process()
@@ -229,6 +231,8 @@ class _Injection:
                     )
                 except NotStopped as error:
                     last = f"one in {wait.name}: {error}"
+                    if error.lasting:
+                        unfit.add(wait.tid)
                 except OSError as error:
                     if error.errno == errno.EPERM:
                         raise closed_by_process(self.pid) or closed_by_rights(self.pid, error) from error
@@ -278,14 +282,12 @@ class _Injection:
 
     def _pause(self, step: str, left: str) -> None:
         if time.monotonic() > self.end:
-            self._same_process()
             raise InjectionRefused(f"{step} took too long; {left}", "try again when the target is less busy")
-        if start_ticks_of(self.pid) != self.start_ticks:
-            self._same_process()
+        self._same_process()
         time.sleep(_POLL_S)
 
     def _same_process(self) -> None:
-        if start_ticks_of(self.pid) != self.start_ticks:
+        if running_since(self.pid) != self.start_ticks:
             raise InjectionRefused(f"process {self.pid} is another one now, or has ended", "choose a process that runs")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
 from types import TracebackType
 
+_KERNEL_HALF = 1 << 63
 _MAPS_MOST_BYTES = 64 << 20
 _LINE = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-][ps]) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
@@ -29,6 +31,8 @@ class Memory:
         Raises:
             OSError: nothing is mapped there.
         """
+        if address >= _KERNEL_HALF:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         return os.pread(self._handle, count, address)
 
     def write(self, address: int, data: bytes) -> None:
@@ -38,7 +42,7 @@ class Memory:
             OSError: it can't be written there; what came before may have been.
         """
         if os.pwrite(self._handle, data, address) != len(data):
-            raise OSError(f"cannot write {len(data)} bytes at {address:#x}")
+            raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
 
     def close(self) -> None:
         """Lets it go."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import struct
+import time
 from contextlib import suppress
 
 from gputop_llm.capture.inject.memory import Memory, mappings
 from gputop_llm.capture.inject.refused import InjectionRefused
 from gputop_llm.capture.inject.runtime import closed_by_libc
-from gputop_llm.capture.inject.stub import THREAD_NAME
+from gputop_llm.capture.inject.stub import LOADING_NAME
 from gputop_llm.capture.inject.waits import thread_ids, waiting_threads, what_they_do
 from gputop_llm.sources.procfs import ProcFs
 
 _CAP_SYS_PTRACE = 19
 _X86_64 = 62
-_LOOKS = 3
+_LOOKS, _BETWEEN_LOOKS_S = 20, 0.01
 _AS_ROOT = "run gputop-llm as root (sudo)"
 _SHADOW_STACK = "start it with GLIBC_TUNABLES=glibc.cpu.hwcaps=-SHSTK"
+_ENDED = ("Z", "X")
 _STATES = {
     "Z": ("it has ended and only waits to be reaped", "choose a process that runs"),
     "X": ("it has ended", "choose a process that runs"),
@@ -41,15 +43,17 @@ def openness(pid: int) -> InjectionRefused | None:
             for _ in range(_LOOKS):
                 if waiting_threads(pid, memory):
                     return None
+                time.sleep(_BETWEEN_LOOKS_S)
             return no_safe_thread(pid)
     except OSError as error:
         return closed_by_process(pid) or closed_by_rights(pid, error)
 
 
-def start_ticks_of(pid: int) -> int | None:
-    """When the process started (field 22 of /proc/PID/stat); None when there is none."""
+def running_since(pid: int) -> int | None:
+    """When the process started (field 22 of /proc/PID/stat); None when there is none, or it has ended."""
     with suppress(OSError, ValueError):
-        return ProcFs().stat(pid).start_ticks
+        stat = ProcFs().stat(pid)
+        return None if stat.state in _ENDED else stat.start_ticks
     return None
 
 
@@ -84,7 +88,7 @@ def closed_by_process(pid: int) -> InjectionRefused | None:
         return InjectionRefused("it has given up all system calls but read and write (seccomp)", "")
     if "shstk" in status.get("x86_Thread_features", ""):
         return InjectionRefused("it runs with shadow stacks, which do not let a frame be prepared", _SHADOW_STACK)
-    if any(_thread_name(pid, tid) == THREAD_NAME for tid in thread_ids(pid)):
+    if any(_thread_name(pid, tid) == LOADING_NAME for tid in thread_ids(pid)):
         return InjectionRefused("an earlier injection is still loading its library there", "wait until it is through")
     return _closed_by_program(pid)
 
@@ -98,7 +102,8 @@ def closed_by_rights(pid: int, error: OSError) -> InjectionRefused:
         return InjectionRefused(f"there is no process {pid}", "choose a process that runs")
     me = os.geteuid()
     capable = _capable(proc)
-    if _user_namespace("self") != _user_namespace(pid) and not capable:
+    namespace = _user_namespace(pid)
+    if namespace and namespace != _user_namespace("self") and not capable:
         return InjectionRefused("it runs in another user namespace", f"{_AS_ROOT} on the host")
     if me == 0 and not capable:
         return InjectionRefused(

@@ -80,7 +80,16 @@ class _Iovec(ctypes.Structure):
 
 
 class NotStopped(Exception):
-    """The thread was not where a thread that only waits is to be found; it goes on as it would have."""
+    """The thread was not where a thread that only waits is to be found; it goes on as it would have.
+
+    Args:
+        why: a clause.
+        lasting: whether it is not worth trying this thread again.
+    """
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -61,7 +61,9 @@ def lend(
         OSError: it can't be seized, or memory can't be written.
     """
     if wait.has_own_mask and kernel < _MASK_SAVED_SINCE:
-        raise NotStopped("this kernel does not tell the signals that a wait with a mask of its own gives back")
+        raise NotStopped(
+            "this kernel does not tell the signals that a wait with a mask of its own gives back", lasting=True
+        )
     thread = Stopped(wait.tid, time.monotonic() + _STOP_WITHIN_S)
     registers: Registers | None = None
     try:
@@ -73,7 +75,7 @@ def lend(
         chain = build(calls, found, thread.signal_mask(), thread.xstate(), runtime.restorers[0], runtime.gadget)
         low = _lowest(registers, memory, maps, wait.tid == pid)
         if chain.base < low:
-            raise NotStopped("too little of its stack is left")
+            raise NotStopped("too little of its stack is left", lasting=True)
         memory.write(chain.base, chain.image)
         if before is not None:
             before(thread)
@@ -82,7 +84,7 @@ def lend(
         thread.set_registers(chain.registers)
         registers = None
     except UnknownState as error:
-        raise NotStopped(f"the state of its registers is not known here ({error})") from error
+        raise NotStopped(f"the state of its registers is not known here ({error})", lasting=True) from error
     finally:
         if registers is not None:
             _as_found(thread, wait, registers, pid)
@@ -111,7 +113,7 @@ def _check_place(wait: Wait, registers: Registers, memory: Memory) -> None:
     if registers.rax not in _RESTARTS and not (wait.is_epoll and registers.rax == _EINTR):
         raise NotStopped("its wait had just ended")
     if memory.read(wait.pc - len(SYSCALL), len(SYSCALL)) != SYSCALL:
-        raise NotStopped("it did not enter the kernel by the syscall instruction")
+        raise NotStopped("it did not enter the kernel by the syscall instruction", lasting=True)
 
 
 def _check_stack(
@@ -122,13 +124,13 @@ def _check_stack(
     end = stack.end if is_main or not registers.rsp < registers.fs_base < stack.end else registers.fs_base
     count = end - registers.rsp
     if count > _STACK_MOST_BYTES:
-        raise NotStopped("its stack is too deep to look through")
+        raise NotStopped("its stack is too deep to look through", lasting=True)
     used = memory.read(registers.rsp, count)
     if len(used) != count:
-        raise NotStopped("its stack can't be read")
+        raise NotStopped("its stack can't be read", lasting=True)
     patterns = [struct.pack("<Q", restorer) for restorer in runtime.restorers]
     if any(pattern in used for pattern in (*patterns, KERNEL_SEGMENTS)):
-        raise NotStopped("it may be inside a signal handler")
+        raise NotStopped("it may be inside a signal handler", lasting=True)
 
 
 def _lowest(registers: Registers, memory: Memory, maps: Sequence[Mapping], is_main: bool) -> int:
@@ -140,7 +142,7 @@ def _lowest(registers: Registers, memory: Memory, maps: Sequence[Mapping], is_ma
     stack = _stack(registers.rsp, maps)
     if is_main:
         if stack.name != "[stack]":
-            raise NotStopped("it runs on a stack of its own")
+            raise NotStopped("it runs on a stack of its own", lasting=True)
         return stack.start  # which grows when more is used
     descriptor = memory.read(registers.fs_base, _THREAD_BYTES)
     words: tuple[int, ...] = struct.unpack(f"<{len(descriptor) // 8}Q", descriptor[: len(descriptor) // 8 * 8])
@@ -153,7 +155,7 @@ def _lowest(registers: Registers, memory: Memory, maps: Sequence[Mapping], is_ma
             and guard < size
         ):
             return max(address + guard, stack.start) + _ROOM_BYTES
-    raise NotStopped("it runs on a stack of its own")
+    raise NotStopped("it runs on a stack of its own", lasting=True)
 
 
 def _stack(sp: int, maps: Sequence[Mapping]) -> Mapping:
@@ -162,7 +164,7 @@ def _stack(sp: int, maps: Sequence[Mapping]) -> Mapping:
             if not mapping.rights.startswith("rw"):
                 break
             return mapping
-    raise NotStopped("its stack is not a mapping that was there before")
+    raise NotStopped("its stack is not a mapping that was there before", lasting=True)
 
 
 def _signal_pending(pid: int, tid: int) -> bool:
