@@ -95,7 +95,7 @@ def form_of(path: Path) -> Form:
         return "kineto"
     raise GputopError(
         f"cannot read {shown(path)}",
-        "it is no export or report of Nsight Systems, no Chrome trace of torch.profiler and no native record",
+        "it is neither of Nsight Systems (export, report) nor a trace of torch.profiler nor a native record",
         "give a .sqlite, .nsys-rep, .json, .json.gz or .gtw file",
     )
 

@@ -14,6 +14,7 @@ from gputop_llm.cli import main
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store import bundle
+from gputop_llm.tui.viewer import opened
 from tests.support.bundles import capture_folder, pace
 from tests.support.captures import CAPTURES
 
@@ -90,6 +91,15 @@ def test_the_verdict_of_a_bundle_is_that_of_its_records_with_the_cost(tmp_path, 
     assert told["headline"] == bundle.read(path).verdict["headline"]
     (cost,) = [finding for finding in told["findings"] if finding["id"] == "capture-cost"]
     assert cost["headline"].startswith("The capture cost: token rate")
+
+
+def test_the_display_opens_a_bundle_as_well(tmp_path, proc):
+    path = bundled(taken(tmp_path), proc=proc)
+
+    shown = opened([path], lambda _share: None, lambda: False)
+
+    assert shown.verdict.headline == bundle.read(path).verdict["headline"]
+    assert "capture-cost" in {finding.id for finding in shown.verdict.findings}
 
 
 def test_a_capture_that_ended_early_says_so_in_its_name(tmp_path, proc):
