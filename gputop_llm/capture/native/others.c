@@ -66,6 +66,8 @@ static int look_at(struct dl_phdr_info *library, size_t size, void *data)
         return 0;
     if (starts(name, "libcupti.so"))
         found->cuptis += keep(found->cupti, path);
+    else if (starts(name, "libcuda.so"))
+        found->has_driver = true;
     else if (starts(name, "libtorch_cpu.so"))
         keep(found->torch, path);
     /* The name of an injected copy is the descriptor that it was loaded from. */

@@ -12,6 +12,7 @@ struct neighbours {
     char tool[PATH_BYTES]; /* file name of another profiler's library */
     char clients[CLIENTS_MOST][PATH_BYTES];
     int cuptis, client_count;
+    bool has_driver; /* CUDA's, libcuda.so */
 };
 
 enum torch_profiler { TORCH_ABSENT, TORCH_IDLE, TORCH_ACTIVE, TORCH_UNKNOWN };

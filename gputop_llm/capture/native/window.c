@@ -128,7 +128,7 @@ bool cupti_resolve(struct cupti *into, void *library)
             return false;
         memcpy(wanted[at].function, &symbol, sizeof symbol);
     }
-    return !into->get_version(&into->version);
+    return true;
 }
 
 static bool refused_for_cupti(void)
@@ -140,12 +140,20 @@ static bool refused_for_cupti(void)
         refuse(REFUSAL_NO_CUPTI, 0, neighbours.cuptis ? many : none);
         return true;
     }
+    /* CUPTI 13.2 ends the process when it is asked anything where there is no driver. */
+    if (!neighbours.has_driver) {
+        refuse(REFUSAL_NO_CUPTI, 0, "this process doesn't use CUDA: the driver's library (libcuda.so) isn't loaded in it");
+        return true;
+    }
     /* Never closed: CUPTI will call us as long as the process lives, so it must stay, too. */
     void *library = dlopen(neighbours.cupti, RTLD_NOW | RTLD_NOLOAD);
     if (!library || !cupti_resolve(&cupti, library)) {
         refuse(REFUSAL_CUPTI_VERSION, 0, "the CUPTI in this process lacks what a window needs");
         return true;
     }
+    int result = cupti.get_version(&cupti.version);
+    if (result)
+        return !refused_by_cupti(result, "tell its version");
     bool known_12 = cupti.version >= CUPTI_OLDEST_12 && cupti.version <= CUPTI_NEWEST_12;
     bool known_13 = cupti.version >= CUPTI_OLDEST_13 && cupti.version <= CUPTI_NEWEST_13;
     if (!known_12 && !known_13) {

@@ -19,11 +19,11 @@ def native(tmp_path_factory):
 
 @pytest.fixture
 def a_host(native):
-    """Starts programs with the client and the given other libraries (default: CUPTI)."""
+    """Starts programs that use CUDA, with the client and the given other libraries (default: CUPTI)."""
     with contextlib.ExitStack() as stack:
 
         def start(*libraries: object, **options: object) -> Host:
-            command = (native.host, native.client, *(libraries or (native.cupti,)))
+            command = (native.host, native.client, native.cuda, *(libraries or (native.cupti,)))
             return stack.enter_context(hosting(*command, **options))
 
         yield start

@@ -99,7 +99,7 @@ static size_t dropped_now;
 
 /* Set by the host. */
 EXPORT atomic_int fake_enable_fails; /* the result code that enabling gives */
-EXPORT atomic_int fake_register_fails;
+EXPORT atomic_int fake_register_fails, fake_version_fails;
 EXPORT atomic_int fake_hang;       /* 1: flush waits until this is 0 again */
 EXPORT atomic_int fake_keep;       /* so many buffers a flush leaves out, for ever */
 EXPORT atomic_int fake_late;       /* so many a flush leaves out until fake_return_late */
@@ -110,7 +110,7 @@ EXPORT atomic_int fake_garbage;    /* GetNextRecord leaves the buffer */
 EXPORT atomic_int fake_work_us;    /* a step's pace */
 /* Read by the host. */
 EXPORT atomic_long fake_emitted[KINDS], fake_dropped, fake_requests, fake_refused, fake_finalized, fake_flushes;
-EXPORT atomic_long fake_ever_enabled[KINDS];
+EXPORT atomic_long fake_ever_enabled[KINDS], fake_asked;
 
 static uint32_t version(void)
 {
@@ -146,7 +146,13 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-EXPORT int cuptiGetVersion(uint32_t *into) { return *into = version(), 0; }
+EXPORT int cuptiGetVersion(uint32_t *into)
+{
+    fake_asked++;
+    *into = version();
+    return fake_version_fails;
+}
+
 EXPORT int cuptiGetTimestamp(uint64_t *into) { return *into = now_ns(), 0; }
 EXPORT int cuptiFinalize(void) 
 {

@@ -48,7 +48,9 @@ class Built:
 
     folder: Path
     client: Path
-    cupti: Path
+    cuda: Path
+    cupti: Path  # brings the driver's library along, as whatever uses CUDA does
+    bare_cupti: Path
     torch: Path
     unknown_torch: Path
     host: Path
@@ -64,7 +66,9 @@ def built(cache: Path) -> Built:
     made = Built(
         folder,
         folder / "libgputop_client.so",
+        folder / "libcuda.so.1",
         folder / "libcupti.so.13",
+        folder / "bare/libcupti.so.13",
         folder / "libtorch_cpu.so",
         folder / "unknown/libtorch_cpu.so",
         folder / "host",
@@ -73,12 +77,16 @@ def built(cache: Path) -> Built:
     with open(cache / "native.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.host.exists():
-            made.unknown_torch.parent.mkdir(parents=True, exist_ok=True)
+            for path in (made.bare_cupti, made.unknown_torch):
+                path.parent.mkdir(parents=True, exist_ok=True)
             assert build_hook().build(NATIVE, made.client) == ""
             strict = [compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"]
             shared = [*strict, "-fPIC", "-shared"]
+            driver = ["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", f"-L{folder}", "-l:libcuda.so.1"]
             for command in (
-                [*shared, "-o", made.cupti, HERE / "fake_cupti.c", "-lpthread"],
+                [*shared, "-o", made.cuda, "-x", "c", "/dev/null"],
+                [*shared, "-o", made.bare_cupti, HERE / "fake_cupti.c", "-lpthread"],
+                [*shared, "-o", made.cupti, HERE / "fake_cupti.c", "-lpthread", *driver],
                 [*shared, "-o", made.torch, HERE / "fake_torch.c", "-lpthread", "-ldl"],
                 [*shared, "-DUNKNOWN_CODE", "-o", made.unknown_torch, HERE / "fake_torch.c", "-lpthread", "-ldl"],
                 [*strict, "-o", made.host, HERE / "host.c", "-lpthread", "-ldl"],
@@ -153,7 +161,7 @@ class Line:
     def __init__(self, commands: int, records: int) -> None:
         self.commands = commands
         self.records = records
-        self.data = b""
+        self.data = bytearray()
 
     def command(self, command: int, kinds: int = 0, start_at: int = 0, window_ns: int = 0, most: int = 0) -> None:
         """Sends one command."""
@@ -196,7 +204,7 @@ class Line:
         until = time.monotonic() + DEADLINE_S
         while self.read_some(until):
             pass
-        return Record(self.data)
+        return Record(bytes(self.data))
 
     def close(self) -> None:
         """The monitor is gone."""

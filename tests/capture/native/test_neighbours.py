@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop_llm.timeline.native_format import Chunk, EndReason, Kinds
+from tests.capture.native.hosting import hosting
 from tests.capture.native.test_protocol import BUSY, NO_CUPTI, OTHER_TOOL, PROFILING, quiet, works
 from tests.support.real_processes import until
 
@@ -35,6 +36,16 @@ def test_without_cupti_none_is_loaded(native, a_host, a_line, a_library):
     assert reason == NO_CUPTI
     assert "isn't loaded in this process" in sentence
     assert "libcupti" not in Path(f"/proc/{host.pid}/maps").read_text()
+
+
+def test_without_a_driver_cupti_is_not_even_asked(native, a_line):
+    """CUPTI 13.2 ends a process without a driver when it is asked its version."""
+    with hosting(native.host, native.client, native.bare_cupti) as host:
+        reason, _, sentence = a_line(host).record().refusal
+
+        assert reason == NO_CUPTI
+        assert "doesn't use CUDA" in sentence
+        assert host.get("fake_asked") == 0
 
 
 def test_of_two_cuptis_neither_is_guessed(native, a_host, a_line, tmp_path):

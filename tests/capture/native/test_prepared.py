@@ -25,6 +25,8 @@ NOBODY = 65534
 SOMEBODY = 100_000 + os.getpid()
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 
+HOST = ("host", "libgputop_client.so", "libcuda.so.1", "libcupti.so.13")
+
 #: As another user: connects, and prints how many bytes it is greeted with.
 KNOCK = """
 import os, socket, sys
@@ -50,7 +52,7 @@ def runtime():
 def public(native):
     """The built files where every user can read them."""
     folder = Path(tempfile.mkdtemp(prefix="gl", dir="/tmp"))
-    for path in (native.client, native.cupti, native.host):
+    for path in (native.client, native.cuda, native.cupti, native.host):
         shutil.copy(path, folder)
     folder.chmod(0o755)
     yield folder
@@ -145,7 +147,7 @@ def test_who_is_spoken_to(public, runtime, own, knocking, bytes_heard):
     numbers = {"root": 0, "somebody": SOMEBODY, "another": SOMEBODY + 1, "nobody": NOBODY}
     own, knocking = numbers[own], numbers[knocking]
     os.chown(runtime, own, own)
-    command = (public / "host", public / "libgputop_client.so", public / "libcupti.so.13")
+    command = tuple(public / name for name in HOST)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
     with hosting(*command, user=own, group=own, extra_groups=[], env=environment) as host:
         host.ask("listen")
@@ -160,7 +162,7 @@ def test_who_is_spoken_to(public, runtime, own, knocking, bytes_heard):
 @needs_root
 def test_without_a_runtime_directory_it_is_below_tmp(public):
     folder = Path(f"/tmp/gputop-llm-{SOMEBODY}")
-    command = (public / "host", public / "libgputop_client.so", public / "libcupti.so.13")
+    command = tuple(public / name for name in HOST)
     environment = {**os.environ, "XDG_RUNTIME_DIR": "/nowhere"}
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -191,7 +193,7 @@ def test_a_folder_that_is_not_the_users_alone_is_not_used(public, runtime, plant
         else:
             planted.touch()
     try:
-        command = (public / "host", public / "libgputop_client.so", public / "libcupti.so.13")
+        command = tuple(public / name for name in HOST)
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
         with hosting(*command, user=SOMEBODY, group=SOMEBODY, extra_groups=[], env=environment) as host:
             assert host.ask("listen") == [1]
@@ -227,7 +229,7 @@ def test_a_socket_of_another_process_is_not_spoken_to(a_host, runtime):
 
 PROGRAM = """
 import ctypes, sys, threading, time
-cupti = ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
+cuda, cupti = (ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in sys.argv[2:])
 client = ctypes.CDLL(sys.argv[1])
 assert client.InitializeInjection() == 1
 print("ready", flush=True)
@@ -238,7 +240,7 @@ for _ in sys.stdin:
 
 
 def test_a_python_program_runs_on_beside_it(native, runtime):
-    command = (sys.executable, "-c", PROGRAM, native.client, native.cupti)
+    command = (sys.executable, "-c", PROGRAM, native.client, native.cuda, native.cupti)
     with hosting(*command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)}) as host:
         for _ in range(3):
             line = connected(host)

@@ -273,6 +273,9 @@ def test_what_cupti_says_no_to_is_told_with_its_code(a_host, a_line):
     line.window()
     assert line.record().refusal[:2] == (CUPTI, 999)
     host.set("fake_register_fails", 0)
+    host.set("fake_version_fails", 15)
+    assert a_line(host).record().refusal[:2] == (CUPTI, 15)
+    host.set("fake_version_fails", 0)
     assert works(host, a_line)
 
 
