@@ -6,14 +6,18 @@ The folder is left as it is until the bundle stands beside it, whole: a failure 
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gputop_llm import __version__
+from gputop_llm.errors import GputopError
 from gputop_llm.model.finding import Verdict
+from gputop_llm.printable import printable
 from gputop_llm.redact_argv import redact_argv, redact_strings
 from gputop_llm.report import jsonform, verdict_json
 from gputop_llm.report.verdict_markdown import verdict_markdown
@@ -24,7 +28,6 @@ from gputop_llm.timeline import native_format
 from gputop_llm.timeline.read import read_capture
 from gputop_llm.verdict.assemble import judge
 
-_REWRITTEN = (bundle.CAPTURE, bundle.ENVIRONMENT, bundle.FRAMES, bundle.VERDICT_JSON, bundle.VERDICT_PAGE)
 #: The year 9999.
 _LATEST_S = 253_370_764_800
 
@@ -35,26 +38,52 @@ def bundled(folder: Path, cancelled: Callable[[], bool] = lambda: False, proc: P
     Raises:
         GputopError: the records can't be read, or the bundle can't be written; the folder then is as it was.
     """
-    taken = bundle.read(folder)
-    verdict = judge(read_capture(taken.records, cancelled=cancelled), pace=taken.pace)
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise GputopError(f"cannot read {printable(str(folder))}", error.strerror or str(error)) from error
+    try:
+        path = _written(folder, opened, cancelled, proc or ProcFs())
+        with suppress(OSError):
+            for name in os.listdir(opened):
+                os.unlink(name, dir_fd=opened)
+            os.rmdir(folder)
+    finally:
+        os.close(opened)
+    return path
+
+
+def _written(folder: Path, opened: int, cancelled: Callable[[], bool], proc: ProcFs) -> Path:
+    # A path that can't be exchanged while it is open.
+    taken = bundle.read(Path(f"/proc/self/fd/{opened}"))
+    timeline = read_capture(taken.records, cancelled=cancelled)
+    names = tuple(path.name for path in taken.records)
+    verdict = judge(replace(timeline, origin=replace(timeline.origin, files=names)), pace=taken.pace)
     plan = taken.capture.get("plan")
     plan = plan if isinstance(plan, Mapping) else {}
-    surroundings = environment(
-        _before(taken, plan.get("at_s")), plan.get("key"), _pid(plan), _argv(plan), proc=proc or ProcFs()
-    )
+    surroundings = environment(_before(taken, plan.get("at_s")), plan.get("key"), _pid(plan), _argv(plan), proc=proc)
     with bundle_write.create(folder.parent, folder.name.strip(".")) as writer:
-        for path in sorted(folder.iterdir()):
-            if path.name not in _REWRITTEN and path.is_file() and not path.is_symlink():
-                writer.add(path)
+        for name in (*names, bundle.ENGINE):
+            _add(writer, name, opened)
         writer.write_json(bundle.CAPTURE, {**_public(taken.capture), **_added(plan)})
         frames = [json.dumps(_public(frame), separators=(",", ":")) for frame in taken.frames()]
         writer.write_text(bundle.FRAMES, "".join(f"{frame}\n" for frame in frames))
         writer.write_json(bundle.ENVIRONMENT, surroundings)
         writer.write_text(bundle.VERDICT_JSON, verdict_json.verdict_text(verdict) + "\n")
         writer.write_text(bundle.VERDICT_PAGE, verdict_markdown(verdict))
-        path = writer.finish(_name(verdict, plan, surroundings, taken))
-    shutil.rmtree(folder, ignore_errors=True)
-    return path
+        return writer.finish(_name(verdict, plan, surroundings, taken))
+
+
+def _add(writer: bundle_write.BundleWriter, name: str, folder: int) -> None:
+    """Adds a file of the folder; one that isn't there is left out."""
+    try:
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return
+    try:
+        writer.add(name, source)
+    finally:
+        os.close(source)
 
 
 def _public(value: Any) -> Any:

@@ -65,13 +65,17 @@ def test_a_name_that_is_taken_gets_a_number(tmp_path):
     assert paths == ["same", "same-2", "same-3"]
 
 
-def test_records_are_added_whole_and_links_are_refused(tmp_path):
+def opened(path):
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
+def test_records_are_added_whole_and_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "rank0.gtw").write_bytes(b"GPUTOPW1")
-    os.symlink("/etc/passwd", tmp_path / "rank1.gtw")
+    os.mkfifo(tmp_path / "rank1.gtw")
     with create(tmp_path / "out", "window") as writer:
-        writer.add(tmp_path / "rank0.gtw")
+        writer.add("rank0.gtw", opened(tmp_path / "rank0.gtw"))
         with pytest.raises(GputopError, match=r"cannot write rank1\.gtw"):
-            writer.add(tmp_path / "rank1.gtw")
+            writer.add("rank1.gtw", opened(tmp_path / "rank1.gtw"))
         path = writer.finish("x")
 
     assert {p.name: p.read_bytes() for p in path.iterdir()} == {"rank0.gtw": b"GPUTOPW1"}
@@ -84,11 +88,22 @@ def test_without_second_names_records_are_copied(tmp_path, monkeypatch):
     (tmp_path / "rank0.gtw").write_bytes(b"GPUTOPW1" * 1000)
     monkeypatch.setattr(os, "link", refuse)
     with create(tmp_path / "out", "window") as writer:
-        writer.add(tmp_path / "rank0.gtw")
+        writer.add("rank0.gtw", opened(tmp_path / "rank0.gtw"))
         path = writer.finish("x")
 
     assert (path / "rank0.gtw").read_bytes() == b"GPUTOPW1" * 1000
     assert (path / "rank0.gtw").stat().st_nlink == 1
+
+
+def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with create(tmp_path / "out", "window") as writer:
+        writer.path.rename(tmp_path / "moved")
+        writer.path.symlink_to(elsewhere)
+        writer.write_text("capture.json", "{}")
+
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\x1b[2J", "x" * 300, "-rf"])

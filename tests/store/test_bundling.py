@@ -66,6 +66,7 @@ def test_the_bundle_holds_everything_and_says_what_it_is(tmp_path, proc):
     assert [frame["seq"] for frame in opened.frames()] == [json.loads(frame)["seq"] for frame in frames()]
     assert opened.environment["node"]["driver"] == "580.159.04"
     assert opened.environment["environment"] == {"CUDA_VISIBLE_DEVICES": "0", "VLLM_API_KEY": "***"}
+    assert opened.verdict["capture"]["files"] == ["rank0_pid4000.gtw", "rank1_pid4001.gtw"]
     page = (path / "verdict.md").read_text()
     assert all(f"**{part}.**" in page for part in ("Symptom", "Evidence", "Conclusion", "Remedy", "How to verify"))
 
@@ -91,6 +92,17 @@ def test_the_verdict_of_a_bundle_is_that_of_its_records_with_the_cost(tmp_path, 
     assert told["headline"] == bundle.read(path).verdict["headline"]
     (cost,) = [finding for finding in told["findings"] if finding["id"] == "capture-cost"]
     assert cost["headline"].startswith("The capture cost: token rate")
+
+
+def test_a_capture_behind_a_link_is_not_touched(tmp_path, proc):
+    folder = taken(tmp_path)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+
+    with pytest.raises(GputopError, match="cannot read"):
+        bundled(link, proc=proc)
+
+    assert (folder / "rank0_pid4000.gtw").exists()
 
 
 def test_the_display_opens_a_bundle_as_well(tmp_path, proc):
