@@ -140,14 +140,17 @@ static struct {
     bool present;
 } kineto;
 
-/* Where the proxy keeps its controller: `isActive` begins by loading it (mov rdi, [rdi + offset]) from 1 byte's offset. It
- * must not be called while that is null. 0: not the code that is known. */
+/* Where the proxy keeps its controller: `isActive` begins by loading it (mov rax or rdi, [rdi + offset]) from 1 byte's
+ * offset, seen in torch 2.4 to 2.13. It must not be called while that is null. 0: not the code that is known. */
 static size_t controller_offset(const uint8_t *code)
 {
-    static const uint8_t landing_pad[] = {0xf3, 0x0f, 0x1e, 0xfa}, load[] = {0x48, 0x8b, 0x7f};
+    static const uint8_t landing_pad[] = {0xf3, 0x0f, 0x1e, 0xfa}, load[] = {0x48, 0x8b};
+    enum { REGISTER_FROM_RDI = 0x47, REGISTER_BITS = 0x38 };
     if (!memcmp(code, landing_pad, sizeof landing_pad))
         code += sizeof landing_pad;
-    return memcmp(code, load, sizeof load) ? 0 : code[sizeof load];
+    if (memcmp(code, load, sizeof load) || (code[2] & ~REGISTER_BITS) != REGISTER_FROM_RDI)
+        return 0;
+    return code[3];
 }
 
 void torch_find(const struct neighbours *found)
