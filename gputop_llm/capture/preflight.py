@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputop_llm.capture.conflicts import other_profiler
+from gputop_llm.capture.conflicts import has_cuda, other_profiler
 from gputop_llm.capture.guards import disk_at, disk_full, process_trouble
 from gputop_llm.capture.inject import openness
 from gputop_llm.capture.plan import Plan, PlannedRank
@@ -44,8 +44,10 @@ def check(plan: Plan, prepared: set[int], proc: ProcFs | None = None) -> None:
 def _check_process(rank: PlannedRank, prepared: bool, proc: ProcFs) -> None:
     if (trouble := process_trouble(rank, proc)) is not None:
         raise Refused("cannot capture", trouble, "try again when the engine serves")
+    uses_cuda = True
     try:
         other = other_profiler(rank.pid, proc)
+        uses_cuda = has_cuda(rank.pid, proc)
     except GONE:
         raise Refused("cannot capture", f"PID {rank.pid} ({rank.title}) has just ended") from None
     except OSError:
@@ -57,5 +59,7 @@ def _check_process(rank: PlannedRank, prepared: bool, proc: ProcFs) -> None:
             f"{other} is loaded in PID {rank.pid}, and CUPTI serves one profiler at a time",
             "capture with that tool, or start the engine without it",
         )
+    if not prepared and not uses_cuda:
+        raise Refused("cannot capture", f"PID {rank.pid} ({rank.title}) doesn't use CUDA", "choose a process on a GPU")
     if not prepared and (closed := openness(rank.pid)) is not None:
         raise Refused(f"cannot capture PID {rank.pid} ({rank.title})", closed.why, closed.todo)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gputop_llm.capture import native
-from gputop_llm.capture.conflicts import has_cupti, other_profiler
+from gputop_llm.capture.conflicts import has_cuda, has_cupti, other_profiler
 from gputop_llm.capture.inject import openness
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import ProcFs
@@ -86,6 +86,8 @@ def _unless_in_the_way(route: Route, pid: int, proc: ProcFs) -> Route:
         if (other := other_profiler(pid, proc)) is not None:
             why = f"{other} is loaded in it, and CUPTI serves one profiler at a time"
             return Route(route.key, route.title, "closed", why, "start the engine without it")
+        if not has_cuda(pid, proc):
+            return Route(route.key, route.title, "closed", "it doesn't use CUDA", "choose a process on a GPU")
         if not has_cupti(pid, proc):
             return Route(route.key, route.title, "closed", _NEEDS_CUPTI, _LOAD_CUPTI)
     except OSError as error:

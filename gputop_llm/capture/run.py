@@ -78,6 +78,11 @@ class CaptureRun:
         return self._worker.out.fileno()
 
     @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._worker.to.closed
+
+    @property
     def ended(self) -> Progress | None:
         """How it ended; None while it goes on."""
         return self._last

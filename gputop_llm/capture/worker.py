@@ -191,9 +191,10 @@ class Worker:
 
     def _pace_known(self) -> bool:
         """Waits until the engine's own pace is known; false when cancelled meanwhile."""
-        began = time.monotonic()
-        wait_s = _BEFORE_S if self._watch is not None and not self._before else 0.0
-        while time.monotonic() < began + wait_s and not self._orders.cancelled.is_set():
+        until = time.monotonic() + _BEFORE_S if self._watch is not None else 0.0
+        if self._before:
+            until = min(until, self._before[0].mono_ns / 1e9 + _BEFORE_S)
+        while time.monotonic() < until and not self._orders.cancelled.is_set():
             time.sleep(_TICK_S)
         return not self._orders.cancelled.is_set()
 

@@ -44,7 +44,10 @@ class State:
 
 
 def make_tokens():
-    cupti = ctypes.CDLL(os.environ["FAKE_CUPTI"], ctypes.RTLD_GLOBAL) if "FAKE_CUPTI" in os.environ else None
+    cupti = None
+    if library := os.environ.get("FAKE_CUPTI"):
+        ctypes.CDLL(str(Path(library).with_name("libcuda.so.1")))
+        cupti = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     while True:
         time.sleep(0.01)
         if cupti is not None:
