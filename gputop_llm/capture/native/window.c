@@ -20,8 +20,8 @@ enum {
     COMMAND_WAIT_MS = 30000,
     START_WAIT_S = 30,
     LOOK_MS = 10,
-    CLOSE_WAIT_S = 5,  /* for CUPTI to disable and flush */
-    RETURN_WAIT_S = 2, /* for its buffers, after that */
+    CLOSE_WAIT_S = 5,     /* for CUPTI to disable and flush */
+    RETURN_WAIT_MS = 300, /* for its buffers, after that */
     AFTER_TAKEOVER_S = 3600,
     ACTIVITIES_MOST = 6,
 };
@@ -260,8 +260,13 @@ static void *close_window(void *unused)
         cupti.disable(enabled[--enabled_count]);
     uint64_t disabled = monotonic_ns();
     disabling_ns = disabled - began;
-    if (!enabled_count)
+    if (!enabled_count) {
         cupti.flush_all(FLUSH_FORCED);
+        /* Work that ended meanwhile may have been given a new buffer, which nothing else would bring back. */
+        pool_close();
+        if (pool_given())
+            cupti.flush_all(FLUSH_FORCED);
+    }
     flushing_ns = monotonic_ns() - disabled;
     int expected = CLOSING;
     return atomic_compare_exchange_strong(&closing, &expected, CLOSED) ? unused : outlast_profiler(unused);
@@ -334,7 +339,7 @@ static bool finish(void)
     if (taken_over)
         ended.reason = END_PROFILER_TOOK_OVER;
     uint64_t closed = monotonic_ns();
-    while (!taken_over && !stuck && pool_given() && monotonic_ns() - closed < RETURN_WAIT_S * SECOND_NS) {
+    while (!taken_over && !stuck && pool_given() && monotonic_ns() - closed < RETURN_WAIT_MS * MS_NS) {
         sleep_ms(1);
         drain();
     }
