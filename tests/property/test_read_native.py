@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import intervals, native_chunks
 from gputop_llm.timeline import native_format as form
-from gputop_llm.timeline.model import Timeline
+from gputop_llm.timeline.model import Kind, Timeline
 from gputop_llm.timeline.read_native import read_native
 from gputop_llm.verdict.assemble import judge
 from gputop_llm.verdict.context import Context
@@ -49,6 +49,22 @@ def rows(table, timeline):
     )
 
 
+def work(timeline):
+    ops = timeline.ops
+    columns = (
+        ops.start - REALTIME_NS,
+        ops.kind,
+        ops.device,
+        ops.stream,
+        ops.process,
+        ops.graph,
+        ops.graph_node,
+        ops.bytes,
+    )
+    columns += (ops.copy_kind, ops.src_memory, ops.dst_memory, ops.grid, ops.block)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
 @any_schedule
 @given(schedules(node_mode=True).map(open_window), st.booleans(), st.booleans())
 def test_every_row_comes_back_on_either_clock(schedule, tsc, names_last):
@@ -56,6 +72,14 @@ def test_every_row_comes_back_on_either_clock(schedule, tsc, names_last):
 
     assert (timeline.start, timeline.end) == (REALTIME_NS + schedule.start, REALTIME_NS + schedule.end)
     assert rows(timeline.ops, timeline) == sorted((op.start, op.end, op.name) for op in schedule.ops)
+    assert work(timeline) == sorted(
+        (
+            *(op.start, int(op.kind), op.device, op.stream, op.process, op.graph or -1, op.node or -1, op.bytes),
+            *(int(op.copy), int(op.src), int(op.dst)),
+            *((np.prod(op.grid), np.prod(op.block)) if op.kind is Kind.KERNEL else (0, 0)),
+        )
+        for op in schedule.ops
+    )
     assert rows(timeline.calls, timeline) == sorted((call.start, call.end, call.name) for call in schedule.calls)
     assert [thread.name for thread in timeline.threads] == sorted(
         {f"thread 0x{0xABC00000 + call.thread:x}" for call in schedule.calls}
