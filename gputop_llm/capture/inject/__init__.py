@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop_llm.capture.inject.channel import Channel
-from gputop_llm.capture.inject.inject import inject, mapped_clients
+from gputop_llm.capture.inject.injection import inject, mapped_clients
 from gputop_llm.capture.inject.openness import openness
 from gputop_llm.capture.inject.refused import InjectionRefused
 

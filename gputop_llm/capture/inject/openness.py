@@ -8,9 +8,10 @@ import struct
 import time
 from contextlib import suppress
 
-from gputop_llm.capture.inject.memory import Memory, mappings
+from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.refused import InjectionRefused
 from gputop_llm.capture.inject.runtime import closed_by_libc
+from gputop_llm.capture.inject.scratch import is_any_there
 from gputop_llm.capture.inject.stub import LOADING_NAME
 from gputop_llm.capture.inject.waits import thread_ids, waiting_threads, what_they_do
 from gputop_llm.sources.procfs import ProcFs
@@ -38,10 +39,11 @@ def openness(pid: int) -> InjectionRefused | None:
         with Memory(pid) as memory:
             if (closed := closed_by_process(pid)) is not None:
                 return closed
-            if (closed := closed_by_libc(mappings(pid))) is not None:
+            maps = Maps.of(pid)
+            if (closed := closed_by_libc(maps) or closed_by_loading(pid, maps)) is not None:
                 return closed
             for _ in range(_LOOKS):
-                if waiting_threads(pid, memory):
+                if next(waiting_threads(pid, memory), None) is not None:
                     return None
                 time.sleep(_BETWEEN_LOOKS_S)
             return no_safe_thread(pid)
@@ -88,9 +90,14 @@ def closed_by_process(pid: int) -> InjectionRefused | None:
         return InjectionRefused("it has given up all system calls but read and write (seccomp)", "")
     if "shstk" in status.get("x86_Thread_features", ""):
         return InjectionRefused("it runs with shadow stacks, which do not let a frame be prepared", _SHADOW_STACK)
-    if any(_thread_name(pid, tid) == LOADING_NAME for tid in thread_ids(pid)):
-        return InjectionRefused("an earlier injection is still loading its library there", "wait until it is through")
     return _closed_by_program(pid)
+
+
+def closed_by_loading(pid: int, maps: Maps) -> InjectionRefused | None:
+    """Whether an earlier injection hangs in the loader: its library is mapped, and not to be called yet."""
+    if is_any_there(maps) and any(_thread_name(pid, tid) == LOADING_NAME for tid in thread_ids(pid)):
+        return InjectionRefused("an earlier injection is still loading its library there", "wait until it is through")
+    return None
 
 
 def closed_by_rights(pid: int, error: OSError) -> InjectionRefused:

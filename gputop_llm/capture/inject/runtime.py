@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gputop_llm.capture.inject.elf import Library
 from gputop_llm.capture.inject.frames import GADGET, RESTORER
-from gputop_llm.capture.inject.memory import Mapping, Memory
+from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.refused import InjectionRefused
 from gputop_llm.capture.inject.stub import FUNCTIONS
 
 CLIENT_PREFIX = "gputop-llm-client-"
-_LIBC = re.compile(r"/libc(\.so\.6|-2\.\d+\.so)( \(deleted\))?$")
-_HELPERS = re.compile(r"/lib(pthread|dl)(\.so\.[02]|-2\.\d+\.so)( \(deleted\))?$")
-_MUSL = re.compile(r"/(ld-musl-[^/]*|libc\.musl-[^/]*)$")
-_CLIENT = re.compile(rf"^/memfd:({re.escape(CLIENT_PREFIX)}[0-9a-f]+) \(deleted\)$")
+_LIBC = re.compile(rb"/libc(\.so\.6|-2\.\d+\.so)( \(deleted\))?$", re.MULTILINE)
+_HELPERS = re.compile(rb"/lib(pthread|dl)(\.so\.[02]|-2\.\d+\.so)( \(deleted\))?$", re.MULTILINE)
+_MUSL = re.compile(rb"/(ld-musl-[^/\n]*|libc\.musl-[^/\n]*)$", re.MULTILINE)
+_CLIENT = re.compile(rb" /memfd:gputop-llm-client-[0-9a-f]+ \(deleted\)$", re.MULTILINE)
 _CODE_MOST_BYTES = 8 << 20
 
 
@@ -37,12 +37,11 @@ class Runtime:
     gadget: int
 
 
-def closed_by_libc(maps: Iterable[Mapping]) -> InjectionRefused | None:
+def closed_by_libc(maps: Maps) -> InjectionRefused | None:
     """Why a process with these mappings has no C library that we know; None when it has."""
-    names = [mapping.name for mapping in maps]
-    if any(_LIBC.search(name) for name in names):
+    if maps.files(_LIBC):
         return None
-    if any(_MUSL.search(name) for name in names):
+    if maps.files(_MUSL):
         return InjectionRefused(
             "its C library is musl, and the client is built for glibc",
             "run the server from an image with glibc (Debian, Ubuntu, RHEL), not Alpine",
@@ -53,7 +52,7 @@ def closed_by_libc(maps: Iterable[Mapping]) -> InjectionRefused | None:
     )
 
 
-def find_runtime(maps: list[Mapping], memory: Memory) -> Runtime:
+def find_runtime(maps: Maps, memory: Memory) -> Runtime:
     """The addresses of what is needed.
 
     Raises:
@@ -83,24 +82,20 @@ def find_runtime(maps: list[Mapping], memory: Memory) -> Runtime:
     return Runtime(found[b"pthread_create"], tuple(found[name] for name in FUNCTIONS), restorers, gadgets[0])
 
 
-def clients(maps: Iterable[Mapping]) -> dict[str, int]:
-    """The client libraries that are mapped, the oldest mapping's base by name."""
+def clients(maps: Maps) -> dict[str, int]:
+    """The client libraries that are mapped, the base of each by its name."""
     found: dict[str, int] = {}
-    for mapping in maps:
-        match = _CLIENT.match(mapping.name)
-        if match and mapping.offset == 0:
-            found.setdefault(match[1], mapping.start)
+    for mapping in maps.files(_CLIENT):
+        name = mapping.name.removeprefix("/memfd:").removesuffix(" (deleted)")
+        found.setdefault(name, mapping.start)
     return found
 
 
-def _libraries(maps: Iterable[Mapping], memory: Memory, name: re.Pattern[str]) -> list[Library]:
+def _libraries(maps: Maps, memory: Memory, name: re.Pattern[bytes]) -> list[Library]:
     libraries = []
-    for mapping in maps:
-        if mapping.offset == 0 and name.search(mapping.name):
-            try:
-                libraries.append(Library(memory, mapping.start))
-            except (OSError, ValueError):
-                continue
+    for mapping in maps.files(name):
+        with suppress(OSError, ValueError):
+            libraries.append(Library(memory, mapping.start))
     if not libraries and name is _LIBC:
         raise InjectionRefused("its C library can't be read in its memory", "")
     return libraries

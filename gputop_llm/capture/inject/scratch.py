@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop_llm.capture.inject.frames import Call
-from gputop_llm.capture.inject.memory import Mapping, Memory
+from gputop_llm.capture.inject.memory import Maps, Memory
 
 _PAGE = 4096
 #: "gpu" and zeros: far from where the kernel, the loader and CUDA put anything.
@@ -43,10 +42,9 @@ class Scratch:
             Call(_MMAP, (self.data, _PAGE, _READ | _WRITE, flags, no_file, 0)),
         )
 
-    def is_mapped(self, maps: Sequence[Mapping]) -> bool:
-        """Whether exactly these two pages are there."""
-        here = [m for m in maps if m.end > self.address and m.start < self.address + _STEP]
-        return [(m.start, m.end, m.rights, m.name) for m in here] == [
+    def is_there(self, maps: Maps) -> bool:
+        """Whether exactly these two pages are mapped."""
+        return [(m.start, m.end, m.rights, m.name) for m in maps.between(self.address, self.address + _STEP)] == [
             (self.address, self.data, "r-xp", ""),
             (self.data, self.data + _PAGE, "rw-p", ""),
         ]
@@ -59,17 +57,20 @@ class Scratch:
             return False
 
 
-def choose(maps: Sequence[Mapping], memory: Memory) -> tuple[Scratch, bool] | None:
+def choose(maps: Maps, memory: Memory) -> tuple[Scratch, bool] | None:
     """Where to put the pages, and whether they are there already: a killed injection may have left them empty.
 
     None: there is no room, which takes hundreds of killed injections.
     """
-    low, high = _FIRST, _FIRST + _SLOTS * _STEP
-    near = [mapping for mapping in maps if mapping.end > low and mapping.start < high]
     for slot in range(_SLOTS):
         scratch = Scratch(_FIRST + slot * _STEP)
-        if not any(m.end > scratch.address and m.start < scratch.address + _STEP for m in near):
+        if not maps.between(scratch.address, scratch.address + _STEP):
             return scratch, False
-        if scratch.is_mapped(near) and scratch.is_untouched(memory):
+        if scratch.is_there(maps) and scratch.is_untouched(memory):
             return scratch, True
     return None
+
+
+def is_any_there(maps: Maps) -> bool:
+    """Whether something is where our pages would be."""
+    return bool(maps.between(_FIRST, _FIRST + _SLOTS * _STEP))

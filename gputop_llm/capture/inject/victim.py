@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gputop_llm.capture.inject.frames import KERNEL_SEGMENTS, SYSCALL, Call, UnknownState, build
-from gputop_llm.capture.inject.memory import Mapping, Memory
+from gputop_llm.capture.inject.memory import Mapping, Maps, Memory
 from gputop_llm.capture.inject.ptrace import NotStopped, Registers, Stopped
 from gputop_llm.capture.inject.runtime import Runtime
 from gputop_llm.capture.inject.waits import Wait
@@ -43,7 +43,7 @@ def lend(
     wait: Wait,
     calls: Sequence[Call],
     memory: Memory,
-    maps: Sequence[Mapping],
+    maps: Maps,
     runtime: Runtime,
     *,
     kernel: tuple[int, int],
@@ -64,16 +64,19 @@ def lend(
         raise NotStopped(
             "this kernel does not tell the signals that a wait with a mask of its own gives back", lasting=True
         )
+    stack = maps.at(wait.sp)
+    if stack is None or not stack.rights.startswith("rw"):
+        raise NotStopped("its stack is not a mapping that was there before", lasting=True)
     thread = Stopped(wait.tid, time.monotonic() + _STOP_WITHIN_S)
     registers: Registers | None = None
     try:
         registers = thread.registers()
         _check_place(wait, registers, memory)
-        _check_stack(registers, memory, maps, runtime, wait.tid == pid)
+        _check_stack(registers, memory, stack, runtime, wait.tid == pid)
         found = registers.copy()
         found.orig_rax = wait.number  # the wait itself is made again, not the kernel's going on with it
         chain = build(calls, found, thread.signal_mask(), thread.xstate(), runtime.restorers[0], runtime.gadget)
-        low = _lowest(registers, memory, maps, wait.tid == pid)
+        low = _lowest(registers, memory, stack, wait.tid == pid)
         if chain.base < low:
             raise NotStopped("too little of its stack is left", lasting=True)
         memory.write(chain.base, chain.image)
@@ -116,11 +119,8 @@ def _check_place(wait: Wait, registers: Registers, memory: Memory) -> None:
         raise NotStopped("it did not enter the kernel by the syscall instruction", lasting=True)
 
 
-def _check_stack(
-    registers: Registers, memory: Memory, maps: Sequence[Mapping], runtime: Runtime, is_main: bool
-) -> None:
+def _check_stack(registers: Registers, memory: Memory, stack: Mapping, runtime: Runtime, is_main: bool) -> None:
     """No frame of a signal may be on the used stack: its handler may have interrupted malloc or the loader."""
-    stack = _stack(registers.rsp, maps)
     end = stack.end if is_main or not registers.rsp < registers.fs_base < stack.end else registers.fs_base
     count = end - registers.rsp
     if count > _STACK_MOST_BYTES:
@@ -133,13 +133,12 @@ def _check_stack(
         raise NotStopped("it may be inside a signal handler", lasting=True)
 
 
-def _lowest(registers: Registers, memory: Memory, maps: Sequence[Mapping], is_main: bool) -> int:
+def _lowest(registers: Registers, memory: Memory, stack: Mapping, is_main: bool) -> int:
     """The lowest address that a chain may have on this thread's stack.
 
     Raises:
         NotStopped: it is on another stack than the C library gave it (a coroutine's): nobody knows where that one ends.
     """
-    stack = _stack(registers.rsp, maps)
     if is_main:
         if stack.name != "[stack]":
             raise NotStopped("it runs on a stack of its own", lasting=True)
@@ -156,15 +155,6 @@ def _lowest(registers: Registers, memory: Memory, maps: Sequence[Mapping], is_ma
         ):
             return max(address + guard, stack.start) + _ROOM_BYTES
     raise NotStopped("it runs on a stack of its own", lasting=True)
-
-
-def _stack(sp: int, maps: Sequence[Mapping]) -> Mapping:
-    for mapping in maps:
-        if mapping.start <= sp < mapping.end:
-            if not mapping.rights.startswith("rw"):
-                break
-            return mapping
-    raise NotStopped("its stack is not a mapping that was there before", lasting=True)
 
 
 def _signal_pending(pid: int, tid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -94,16 +95,26 @@ def raw(pid: int, tid: int) -> bytes:
         os.close(handle)
 
 
-def waiting_threads(pid: int, memory: Memory) -> list[Wait]:
-    """The threads that may be borrowed, the best one first: each was seen twice in the same wait."""
-    first = {tid: line for tid in thread_ids(pid) if (line := raw(pid, tid)).split(b" ", 1)[0].isdigit()}
-    found = []
-    for tid, line in first.items():
-        wait = _parse(tid, line, memory)
-        if wait is not None and wait.limit_s <= LONGEST_LIMIT_S and raw(pid, tid) == line:
-            found.append(wait)
+def waiting_threads(pid: int, memory: Memory, first: int | None = None) -> Iterator[Wait]:
+    """The threads that may be borrowed, the best one first: each is seen in the same wait when it comes as before.
+
+    Args:
+        first: the thread to try before all others are looked at.
+    """
+    tids = thread_ids(pid)
+    if first in tids:
+        yield from _confirmed(pid, [first], memory)
+    yield from _confirmed(pid, [tid for tid in tids if tid != first], memory)
+
+
+def _confirmed(pid: int, tids: list[int], memory: Memory) -> Iterator[Wait]:
+    lines = {tid: line for tid in tids if (line := raw(pid, tid))[:1].isdigit()}
+    waits = [wait for tid, line in lines.items() if (wait := _parse(tid, line, memory)) is not None]
     # A main thread is what the kernel gives the signals of the whole process to.
-    return sorted(found, key=lambda wait: (wait.limit_s > _SHORT_S, wait.is_epoll, wait.limit_s, wait.tid == pid))
+    waits.sort(key=lambda wait: (wait.limit_s > _SHORT_S, wait.is_epoll, wait.limit_s, wait.tid == pid))
+    for wait in waits:
+        if wait.limit_s <= LONGEST_LIMIT_S and raw(pid, wait.tid) == lines[wait.tid]:
+            yield wait
 
 
 def what_they_do(pid: int) -> str:

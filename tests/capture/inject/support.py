@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from gputop_llm.capture.inject import Channel, inject
-from gputop_llm.capture.inject.memory import mappings
+from gputop_llm.capture.inject.memory import Maps
 from gputop_llm.capture.inject.openness import running_since
 
 HERE = Path(__file__).parent
@@ -70,11 +70,11 @@ class Target:
 
     def named_mappings(self):
         """How often each file is mapped, and where something is mapped that has no name."""
-        names = [m.name for m in mappings(self.pid)]
+        names = [m.name for m in Maps.of(self.pid).between(0, 1 << 64)]
         return {name: names.count(name) for name in names if name and not name.startswith("[")}
 
     def scratch_left(self):
-        return [m for m in mappings(self.pid) if 0x677075000000 <= m.start < 0x677076000000]
+        return Maps.of(self.pid).between(0x677075000000, 0x677076000000)
 
 
 def compile_c(source, target, *flags):

@@ -253,7 +253,7 @@ static void allocate_and_load(int slot)
     void *blocks[64] = {0};
     for (uint64_t i = 0;; i++) {
         free(blocks[i % 64]);
-        blocks[i % 64] = malloc(16 + i * 7919 % 200000);
+        blocks[i % 64] = malloc(16 + i * 7919 % 100000);
         if (!blocks[i % 64]) abort();
         memset(blocks[i % 64], 1, 16);
         if (i % 50 == 0) {

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from gputop_llm.capture.inject import inject, mapped_clients, openness
-from gputop_llm.capture.inject.memory import mappings
+from gputop_llm.capture.inject.memory import Maps
 from gputop_llm.capture.inject.openness import running_since
 from tests.capture.inject.support import HANDLED, said, serve, until
 
@@ -31,7 +31,7 @@ def new_names(target, named):
 
 
 def unnamed(target):
-    return len([mapping for mapping in mappings(target.pid) if not mapping.name])
+    return len([mapping for mapping in Maps.of(target.pid).between(0, 1 << 64) if not mapping.name])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,13 +51,13 @@ def test_a_hundred_injections_leave_one_library_and_every_thread_goes_on(start, 
 
     target.assert_goes_on()
     until(lambda: target.threads() == threads, "the end of the client's thread")
-    until(lambda: target.descriptors() == files)
+    until(lambda: target.descriptors() == files, f"the files {files}")
     assert not target.scratch_left()
     (client,) = mapped_clients(target.pid)
     # The main thread loads and allocates all the while; the C library keeps the stacks and arenas of threads that have
     # ended for the next ones, as many as there were at a time.
-    until(lambda: new_names(target, named) == [f"/memfd:{client} (deleted)"])
-    until(lambda: unnamed(target) <= anonymous + 8)
+    until(lambda: new_names(target, named) == [f"/memfd:{client} (deleted)"], "no other name")
+    until(lambda: unnamed(target) <= anonymous + 8, f"no more than {anonymous} mappings without a name")
     if KINDS[kind]:
         assert waits == {KINDS[kind]}
 

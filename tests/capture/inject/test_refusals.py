@@ -13,7 +13,7 @@ import traceback
 import pytest
 
 from gputop_llm.capture.inject import InjectionRefused, inject, mapped_clients, openness
-from gputop_llm.capture.inject.memory import Mapping
+from gputop_llm.capture.inject.memory import Maps
 from gputop_llm.capture.inject.openness import closed_by_process, running_since
 from gputop_llm.capture.inject.runtime import closed_by_libc
 from tests.capture.inject.support import HERE, compile_c, serve, until
@@ -104,10 +104,10 @@ def test_a_static_program(built, start, library):
 
 
 def test_musl_is_named():
-    maps = [
-        Mapping(0, 4096, "r-xp", 0, "/usr/bin/python3.12"),
-        Mapping(8192, 12288, "r-xp", 0, "/lib/ld-musl-x86_64.so.1"),
-    ]
+    maps = Maps(
+        b"5581000-5582000 r-xp 00000000 fe:01 77 /usr/bin/python3.12\n7fa1000-7fa2000 r-xp 00000000 fe:01 78 "
+        b"/lib/ld-musl-x86_64.so.1\n"
+    )
     assert "musl" in closed_by_libc(maps).sentence()
     assert "not Alpine" in closed_by_libc(maps).sentence()
 

@@ -22,8 +22,14 @@ from gputop_llm.capture.inject.channel import Channel
 from gputop_llm.capture.inject.elf import Library
 from gputop_llm.capture.inject.frames import Call
 from gputop_llm.capture.inject.handover import open_pipe, write_library
-from gputop_llm.capture.inject.memory import Memory, mappings
-from gputop_llm.capture.inject.openness import closed_by_process, closed_by_rights, no_safe_thread, running_since
+from gputop_llm.capture.inject.memory import Maps, Memory
+from gputop_llm.capture.inject.openness import (
+    closed_by_loading,
+    closed_by_process,
+    closed_by_rights,
+    no_safe_thread,
+    running_since,
+)
 from gputop_llm.capture.inject.ptrace import NotStopped, Stopped
 from gputop_llm.capture.inject.refused import InjectionRefused
 from gputop_llm.capture.inject.runtime import CLIENT_PREFIX, clients, find_runtime
@@ -86,7 +92,7 @@ def inject(pid: int, start_ticks: int, library: bytes, deadline_s: float) -> Cha
 def mapped_clients(pid: int) -> tuple[str, ...]:
     """Names of the client libraries that are mapped in a process; empty when it can't be looked at."""
     try:
-        return tuple(sorted(clients(mappings(pid))))
+        return tuple(sorted(clients(Maps.of(pid))))
     except OSError:
         return ()
 
@@ -97,6 +103,7 @@ class _Injection:
         self.name = f"{CLIENT_PREFIX}{hashlib.sha256(library).hexdigest()[:12]}"
         self.kernel = _kernel()
         self.stopped_ms = 0.0
+        self.last_lent: int | None = None
 
     def run(self) -> Channel:
         began = time.perf_counter()
@@ -115,8 +122,10 @@ class _Injection:
                 raise InjectionRefused(f"the target's memory can't be used ({error})", "try again") from error
 
     def _run(self, began: float) -> Channel:
-        self.maps = mappings(self.pid)
+        self.maps = Maps.of(self.pid)
         self.runtime = find_runtime(self.maps, self.memory)
+        if (closed := closed_by_loading(self.pid, self.maps)) is not None:
+            raise closed
         loaded = clients(self.maps)
         entry = 0
         if self.name in loaded:
@@ -143,9 +152,6 @@ class _Injection:
                         _SECCOMP,
                     )
                 self._pause("mapping a page in the target", "the page stays where it is mapped late: 8 KiB")
-            self.maps = mappings(self.pid)
-            if not scratch.is_mapped(self.maps):
-                raise InjectionRefused("it mapped something else at the same moment", "try again")
         return scratch
 
     def _start_thread(self, scratch: Scratch, entry: int) -> Wait:
@@ -207,9 +213,7 @@ class _Injection:
                 "loading the library in the target",
                 "the new thread waits for the loader, and ends once it has its turn",
             )
-        if now is None and self.name not in mapped_clients(self.pid):
-            self._same_process()
-            raise InjectionRefused("its new thread gave up", "try again")
+        self._same_process()
 
     # -- what they use -------------------------------------------------------------------------------------------------
 
@@ -218,7 +222,7 @@ class _Injection:
         search_end = min(self.end, time.monotonic() + _SEARCH_S)
         stops, last, unfit = 0, "", set()
         while True:
-            for wait in waiting_threads(self.pid, self.memory):
+            for wait in waiting_threads(self.pid, self.memory, self.last_lent):
                 if wait.tid in unfit:
                     continue
                 if stops == _MOST_STOPS:
@@ -241,6 +245,7 @@ class _Injection:
                     last = f"one in {wait.name}: the thread ended"
                 else:
                     self.stopped_ms = max(self.stopped_ms, lent.stopped_ms)
+                    self.last_lent = wait.tid
                     return wait
             self._same_process()
             if time.monotonic() > search_end:
