@@ -46,8 +46,8 @@ class CaptureRoute(Protocol):
             GputopError: it can't be taken.
         """
 
-    def begin(self, plan: Plan, frames: Sequence[str]) -> Run:
-        """Begins it. `frames`: what was seen of the node before, oldest first.
+    def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame]) -> Run:
+        """Begins it. `before`: what was seen of the node until now, oldest first; `frames`: the same as lines of JSON.
 
         Raises:
             GputopError: it can't be begun.
@@ -182,7 +182,8 @@ class Captures:
 
         route = self._route
         assert route is not None
-        frames = [frame_line(frame) for frame in self._recent(BEFORE_S)]
+        before = self._recent(BEFORE_S)
+        frames = [frame_line(frame) for frame in before]
 
         def told() -> None:
             taking = self.taking
@@ -190,7 +191,7 @@ class Captures:
                 self.ended.append(Ended(plan, taking.ended, self._wall()))
             changed()
 
-        self.taking = Taking(plan, lambda: route.begin(plan, frames), told)
+        self.taking = Taking(plan, lambda: route.begin(plan, frames, before), told)
         self.taking.start()
         return self.taking
 

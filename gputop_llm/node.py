@@ -41,8 +41,13 @@ def real_sources(config: Config) -> Sources:
 
         return ModelConfigReader().read(target)
 
+    def captures() -> CaptureRoute:
+        from gputop_llm.capture.node_route import NodeRoute
+
+        return NodeRoute(config)
+
     strangers = _metrics(replace(config, api_key=None))
-    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers)
+    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers, captures=captures)
 
 
 def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:

@@ -46,7 +46,7 @@ class NodeRoute:
         engine = next((one for one in frame.engines if one.target_key == target.key), None)
         return make_plan(target, self._folder, seconds=window_s, steps=steps, engine=engine)
 
-    def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame] = ()) -> CaptureRun:
+    def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame]) -> CaptureRun:
         """Begins it.
 
         Args:

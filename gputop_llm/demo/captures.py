@@ -60,7 +60,7 @@ class SimulatedRoute:
             model=target.model,
         )
 
-    def begin(self, plan: Plan, frames: Sequence[str]) -> SimulatedRun:
+    def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame]) -> SimulatedRun:
         return SimulatedRun(plan, _shape(self._frame))
 
     def close(self) -> None:
