@@ -38,7 +38,8 @@ static struct wire_command_packet order;
 static int enabled[ACTIVITIES_MOST];
 static int enabled_count;
 
-static bool collecting, taken_over;
+static bool collecting;
+static atomic_bool taken_over; /* by the torch profiler */
 static uint64_t ends_at, looked_at, disabling_ns, flushing_ns;
 static struct wire_ended ended;
 static atomic_int closing;
@@ -256,7 +257,7 @@ static void *close_window(void *unused)
 {
     uint64_t began = monotonic_ns();
     /* Kinds are one set for all clients. Who has begun in this very moment keeps them. */
-    while (enabled_count && torch_state() != TORCH_ACTIVE)
+    while (!(taken_over = torch_state() == TORCH_ACTIVE) && enabled_count)
         cupti.disable(enabled[--enabled_count]);
     uint64_t disabled = monotonic_ns();
     disabling_ns = disabled - began;
@@ -331,11 +332,9 @@ static bool finish(void)
         sleep_ms(1);
         drain();
     }
-    if (!taken_over) {
-        int expected = CLOSING;
+    int expected = CLOSING;
+    if (!taken_over)
         stuck = atomic_compare_exchange_strong(&closing, &expected, ABANDONED);
-        taken_over = !stuck && enabled_count;
-    }
     if (taken_over)
         ended.reason = END_PROFILER_TOOK_OVER;
     uint64_t closed = monotonic_ns();

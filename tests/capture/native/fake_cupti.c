@@ -4,6 +4,7 @@
  * completion callback, records of all clients go to the one pair of callbacks, kinds are one set for all clients.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -100,6 +101,7 @@ static size_t dropped_now;
 /* Set by the host. */
 EXPORT atomic_int fake_enable_fails; /* the result code that enabling gives */
 EXPORT atomic_int fake_register_fails, fake_version_fails;
+EXPORT atomic_int fake_torch_at_disable; /* the torch profiler starts as the n-th kind is turned off */
 EXPORT atomic_int fake_hang;       /* 1: flush waits until this is 0 again */
 EXPORT atomic_int fake_keep;       /* so many buffers a flush leaves out, for ever */
 EXPORT atomic_int fake_late;       /* so many a flush leaves out until fake_return_late */
@@ -192,7 +194,14 @@ EXPORT int cuptiActivityEnable(int kind)
     return 0;
 }
 
-EXPORT int cuptiActivityDisable(int kind) { return enabled[kind] = false, 0; }
+EXPORT int cuptiActivityDisable(int kind)
+{
+    enabled[kind] = false;
+    if (fake_torch_at_disable && !--fake_torch_at_disable)
+        ((void (*)(void))dlsym(RTLD_DEFAULT, "fake_torch_start"))();
+    return 0;
+}
+
 EXPORT int fake_enabled(int kind) { return enabled[kind]; }
 
 EXPORT int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count)

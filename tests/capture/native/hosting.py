@@ -85,8 +85,8 @@ def built(cache: Path) -> Built:
             driver = ["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", f"-L{folder}", "-l:libcuda.so.1"]
             for command in (
                 [*shared, "-o", made.cuda, "-x", "c", "/dev/null"],
-                [*shared, "-o", made.bare_cupti, HERE / "fake_cupti.c", "-lpthread"],
-                [*shared, "-o", made.cupti, HERE / "fake_cupti.c", "-lpthread", *driver],
+                [*shared, "-o", made.bare_cupti, HERE / "fake_cupti.c", "-lpthread", "-ldl"],
+                [*shared, "-o", made.cupti, HERE / "fake_cupti.c", "-lpthread", "-ldl", *driver],
                 [*shared, "-o", made.torch, HERE / "fake_torch.c", "-lpthread", "-ldl"],
                 [*shared, "-DUNKNOWN_CODE", "-o", made.unknown_torch, HERE / "fake_torch.c", "-lpthread", "-ldl"],
                 [*strict, "-o", made.host, HERE / "host.c", "-lpthread", "-ldl"],

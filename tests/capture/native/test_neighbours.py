@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop_llm.timeline.native_format import Chunk, EndReason, Kinds
+from gputop_llm.timeline.native_format import Chunk, EndReason
 from tests.capture.native.hosting import hosting
 from tests.capture.native.test_protocol import BUSY, NO_CUPTI, OTHER_TOOL, PROFILING, quiet, works
 from tests.support.real_processes import until
@@ -178,19 +178,24 @@ def test_a_torch_profiler_that_starts_during_the_window_goes_on_unharmed(native,
     assert works(host, a_line)
 
 
-def test_one_that_starts_while_the_window_ends_keeps_its_kinds(native, a_host, a_line):
+@pytest.mark.parametrize("kind", range(1, 7))
+def test_one_that_starts_while_kinds_are_turned_off_keeps_its_own(native, a_host, a_line, kind):
     host = a_host(native.cupti, native.torch)
     host.call("fake_torch_be", 2)
     line = a_line(host)
-    line.window(ms=1, kinds=Kinds.KERNELS)
+    line.window()
     line.hear(Chunk.STARTED)
-    host.call("fake_torch_start")
-    reason = line.record().end["reason"]
+    host.set("fake_torch_at_disable", kind)
+    line.stop()
 
-    if reason == EndReason.PROFILER_TOOK_OVER:
-        assert host.call("fake_enabled", 10)
+    assert line.record().end["reason"] == EndReason.PROFILER_TOOK_OVER
+    assert all(host.call("fake_enabled", activity) for activity in KERNELS_AND_COPIES)
+    host.call("fake_steps", 0, 10)
     host.call("fake_torch_stop")
+    assert host.get("fake_torch_lost") == host.get("fake_torch_unknown") == 0
+    assert host.get("fake_torch_records") >= 40
     assert until(lambda: quiet(host))
+    assert works(host, a_line)
 
 
 def test_an_idle_torch_profilers_stray_buffer_does_not_end_a_window(native, a_host, a_line):

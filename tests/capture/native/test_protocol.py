@@ -223,6 +223,7 @@ def test_when_too_many_never_came_back_it_is_refused(a_host, a_line):
 
 def test_late_buffers_are_no_part_of_the_next_window(a_host, a_line):
     host = a_host()
+    assert works(host, a_line)
     line = a_line(host)
     line.window()
     line.hear(Chunk.STARTED)
