@@ -108,6 +108,8 @@ class _Parser(NameReader):
             self.short(name)
             if self.peek() != "E":
                 self._known.append(name)
+        if not name:
+            raise NoName
         return name, template, plain, after
 
     def _local(self) -> tuple[str, bool, bool, str]:

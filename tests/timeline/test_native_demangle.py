@@ -67,7 +67,8 @@ def test_kernels_of_real_captures_are_named_and_sorted_as_by_nvidias_demangler()
 
 
 @pytest.mark.parametrize(
-    "name", ["triton_poi_fused_add_0", "", "_Z", "_Zx", "_ZN", "kernel", "_Z3fo", "_ZN3fooEé", "_Z1fS9_"]
+    "name",
+    ["triton_poi_fused_add_0", "", "_Z", "_Zx", "_ZN", "_ZNE", "_ZC1", "kernel", "_Z3fo", "_ZN3fooEé", "_Z1fS9_"],
 )
 def test_what_is_no_mangled_name_stays_as_it_is(name):
     assert demangled(name) == name
