@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { READY = 60, HANDLED = 61, LAST = 62, WRONG = 63, MS = 1000000 };
+enum { BEGUN = 59, READY = 60, HANDLED = 61, LAST = 62, WRONG = 63, MS = 1000000 };
 static volatile uint64_t *counters;
 static int signals_expected;
 static int wake[2];
@@ -217,6 +217,7 @@ __attribute__((noreturn)) static void *run(void *argument)
     struct job *job = argument;
     const char *kind = job->kind;
     int epoll = epoll_create1(EPOLL_CLOEXEC);
+    __atomic_fetch_add(&counters[BEGUN], 1, __ATOMIC_SEQ_CST);
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t never = PTHREAD_COND_INITIALIZER;
     if (!strcmp(kind, "handler") || !strcmp(kind, "handler-altstack")) {
@@ -289,6 +290,7 @@ int main(int count, char **words)
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
     long denied[8], denials = 0;
     int alarms = 0, children = 0, busy = -1;
+    uint64_t threads = 0;
     for (int i = 2; i < count; i++) {
         struct job *job = malloc(sizeof *job);
         pthread_t thread;
@@ -298,8 +300,9 @@ int main(int count, char **words)
         else if (!strcmp(words[i], "children")) children = signals_expected = 1;
         else if (!strcmp(words[i], "undumpable")) prctl(PR_SET_DUMPABLE, 0);
         else if (!strncmp(words[i], "deny-", 5)) denied[denials++] = atol(words[i] + 5);
-        else pthread_create(&thread, NULL, run, job);
+        else pthread_create(&thread, NULL, run, job), threads++;
     }
+    while (counters[BEGUN] < threads) usleep(1000);
     while (denials) deny(denied[--denials]);
     if (alarms) {
         sigaction(SIGALRM, &action, NULL);
