@@ -232,3 +232,17 @@ def test_a_native_record_of_replays_reads_nearly_as_busy_as_whole_replays_did():
     assert any("names of 45 kernels" in note for note in verdict.notes)
     (row,) = verdict.tables["coverage"]
     assert (row["kernels"], row["copies"], row["memsets"]) == (37_486, 910, 80)
+
+
+def test_every_idle_share_of_a_node_level_record_carries_its_error():
+    verdict = verdict_on("h200/native_vllm-0.24_kernels+api_0.5s.gtw.xz")
+    found = {f.id: f for f in verdict.findings}
+    shares = [
+        fact
+        for name in ("launch-bound", "host-bound")
+        for fact in found[name].facts
+        if fact.unit == "%" and ("gaps" in fact.formula or "submitting thread so" in fact.formula)
+    ]
+
+    assert len(shares) >= 5
+    assert [fact.name for fact in shares if not fact.plus_minus or fact.plus_minus > fact.value] == []
