@@ -61,6 +61,7 @@ class CaptureRoute(Protocol):
 class Ended:
     """A capture that ended: how, and when by wall time."""
 
+    taking: Taking
     plan: Plan
     last: Progress
     at_s: float
@@ -188,7 +189,7 @@ class Captures:
         def told() -> None:
             taking = self.taking
             if taking is not None and taking.ended is not None:
-                self.ended.append(Ended(plan, taking.ended, self._wall()))
+                self.ended.append(Ended(taking, plan, taking.ended, self._wall()))
             changed()
 
         self.taking = Taking(plan, lambda: route.begin(plan, frames, before), told)

@@ -33,7 +33,7 @@ class Progress:
             anything was); "refused": nothing was done to the target; "failed": nothing could be recorded.
         path: with "ended": the capture's folder; None where there is none.
         what, why, todo: with "ended": the sentence of any other outcome than "done".
-        details: figures for the curious.
+        details: figures for the curious. With "recovering": `records` is the folder of the records, all of them whole.
     """
 
     stage: Stage

@@ -41,7 +41,7 @@ ENGINE_LINES, FRAME_LINES = "engine.jsonl", "frames.jsonl"
 _ORDER_WITHIN_S = 20.0
 _PREPARE_S, _INJECT_S, _FINISH_S, _VERDICT_S = 20.0, 5.0, 30.0, 300.0
 #: The verdict is worked out on the node that serves: whoever wants the CPU more may have it.
-_NICE = 10
+_NICE = 5
 #: Of the engine's own pace before anything is done to it, where the monitor has not seen it already.
 _BEFORE_S = 3.0
 _LEAST_AFTER_S = 2.0
@@ -270,7 +270,9 @@ class Worker:
         """Watches the engine until it is back at its pace, for at most `RECOVERY_S`."""
         if self._watch is None:
             return None
-        self._tell("recovering", "watching the engine come back to its pace")
+        # Whoever waits for the verdict can read what is recorded meanwhile.
+        told = {"records": str(self._folder.path)}
+        self._teller.tell(Progress("recovering", "watching the engine come back to its pace", details=told))
         assert self._guardian is not None
         self._guardian.deadline(RECOVERY_S + _FINISH_S)
         while True:

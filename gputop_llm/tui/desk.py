@@ -40,11 +40,13 @@ class Desk:
         self._app = app
         self._captures = captures
         self._window = _FIRST
-        self._viewers: dict[str, Viewer] = {}
-        self._read: list[tuple[str, Opened | GputopError]] = []
+        # By the capture: `Taking` is its own key.
+        self._viewers: dict[object, Viewer] = {}
+        self._read: list[tuple[object, Opened | GputopError]] = []
+        self._reading = 0
+        self._early: Taking | None = None
         self._shown_end: Taking | None = None
         self.plan: Plan | None = None
-        self.opening = False
 
     @property
     def taking(self) -> Taking | None:
@@ -55,6 +57,11 @@ class Desk:
     def ended(self) -> Sequence[Ended]:
         """Those of this session that ended."""
         return self._captures.ended
+
+    @property
+    def opening(self) -> bool:
+        """Whether a record is being read."""
+        return self._reading > 0
 
     @property
     def busy(self) -> bool:
@@ -100,32 +107,46 @@ class Desk:
         if path is None:
             last = ended.last
             self._app.say(f"▲ {GputopError(last.what, last.why, last.todo).sentence()}")
-        elif path in self._viewers:
-            self._viewers[path].open("verdict")
+        elif ended.taking in self._viewers:
+            self._viewers[ended.taking].open("verdict")
         elif not self.opening:
             self._app.say("reading the record …")
-            self._begin_reading(path)
+            self._begin_reading(ended.taking, [Path(path)])
 
     def moved(self) -> None:
         """Something happened in another thread."""
         taking = self.taking
-        if taking is not None and taking.ended is not None and self._shown_end is not taking:
-            self._shown_end = taking
-            if taking.ended.path is not None:
-                self._begin_reading(taking.ended.path)
+        if taking is not None:
+            self._look_at(taking)
         while self._read:
-            path, result = self._read.pop()
-            self.opening = False
-            self._show(path, result)
+            self._show(*self._read.pop(0))
         self._app.refresh_view()
 
-    def _show(self, path: str, result: Opened | GputopError) -> None:
+    def _look_at(self, taking: Taking) -> None:
+        """Reads what it has recorded: as soon as that is whole, and again with what it cost."""
+        records = taking.told.details.get("records") if taking.told is not None else None
+        if isinstance(records, str) and self._early is not taking and taking.ended is None:
+            self._early = taking
+            self._begin_reading(taking, sorted(Path(records).glob("*.gtw")))
+        if taking.ended is not None and self._shown_end is not taking:
+            self._shown_end = taking
+            if taking.ended.path is not None:
+                self._begin_reading(taking, [Path(taking.ended.path)])
+
+    def _show(self, key: object, result: Opened | GputopError) -> None:
+        self._reading -= 1
+        viewer = self._viewers.get(key)
         if isinstance(result, GputopError):
-            self._app.say(f"▲ {result.sentence()}")
+            # What was read early is shown already; where it is put away meanwhile, it is read from there.
+            if viewer is None and not self._reading:
+                self._app.say(f"▲ {result.sentence()}")
+            return
+        if viewer is not None:
+            viewer.replace(result)
             return
         from gputop_llm.tui.viewer import Viewer
 
-        viewer = self._viewers[path] = Viewer(self._app, result)
+        viewer = self._viewers[key] = Viewer(self._app, result)
         if self._app.on_top == "capturing":
             self._app.pop_screen()
             viewer.open("verdict")
@@ -141,17 +162,17 @@ class Desk:
         """Called from another thread."""
         self._app.post_message(CaptureMoved())
 
-    def _begin_reading(self, path: str) -> None:
-        self.opening = True
-        threading.Thread(target=self._read_capture, args=(path,), name="reader", daemon=True).start()
+    def _begin_reading(self, key: object, files: Sequence[Path]) -> None:
+        self._reading += 1
+        threading.Thread(target=self._read_capture, args=(key, files), name="reader", daemon=True).start()
 
-    def _read_capture(self, path: str) -> None:
+    def _read_capture(self, key: object, files: Sequence[Path]) -> None:
         """The reader's thread."""
         from gputop_llm.tui.viewer import opened
 
         try:
-            result: Opened | GputopError = opened([Path(path)], lambda _share: None, lambda: False)
+            result: Opened | GputopError = opened(files, lambda _share: None, lambda: False)
         except GputopError as failure:
             result = failure
-        self._read.append((path, result))
+        self._read.append((key, result))
         self._moved()

@@ -78,6 +78,12 @@ class Viewer:
         self._place: str | None = None
         self._page = VerdictScreen(self)
 
+    def replace(self, opened: Opened) -> None:
+        """Shows the same capture as it was read later, at the same place."""
+        opened.viewport = self.opened.viewport
+        self.finding = min(self.finding, max(0, len(opened.verdict.findings) - 1))
+        self.opened = opened
+
     def run(self, name: str) -> None:
         """Does what the command says; a failure is told on the status line."""
         try:

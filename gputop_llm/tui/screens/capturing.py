@@ -58,10 +58,10 @@ class TakingScreen(_OnDesk, PageScreen):
         taking = self.desk.taking
         if taking is None:
             return []
-        if taking.ended is None:
-            return taking_lines(taking, width)
         if self.desk.opening:
             return [[("reading the record …", "strong")]]
+        if taking.ended is None:
+            return taking_lines(taking, width)
         return ended_lines(taking.ended, width)
 
 
