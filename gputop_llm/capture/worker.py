@@ -12,7 +12,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -271,8 +271,8 @@ class Worker:
         if self._watch is None:
             return None
         # Whoever waits for the verdict can read what is recorded meanwhile.
-        told = {"records": str(self._folder.path)}
-        self._teller.tell(Progress("recovering", "watching the engine come back to its pace", details=told))
+        records = {"records": str(self._folder.path)}
+        self._tell("recovering", "watching the engine come back to its pace", records)
         assert self._guardian is not None
         self._guardian.deadline(RECOVERY_S + _FINISH_S)
         while True:
@@ -320,8 +320,8 @@ class Worker:
 
     # -- telling -----------------------------------------------------------
 
-    def _tell(self, stage: Stage, text: str) -> None:
-        self._teller.tell(Progress(stage, text))
+    def _tell(self, stage: Stage, text: str, details: Mapping[str, Any] | None = None) -> None:
+        self._teller.tell(Progress(stage, text, details=details or {}))
 
     def _tell_recording(self, window: Window) -> None:
         now = time.monotonic()

@@ -61,8 +61,8 @@ def stall_at(stage):
 
     told = worker.Worker._tell
 
-    def tell(self, now, text):
-        told(self, now, text)
+    def tell(self, now, *what):
+        told(self, now, *what)
         if now == stage:
             while True:
                 time.sleep(60)

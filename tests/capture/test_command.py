@@ -112,7 +112,7 @@ def test_ctrl_c_ends_the_window_and_shows_what_there_is(engine, captures, capsys
 
     def following(self):
         for told in follow(self):
-            if told.stage == "recording" and told.records_bytes > 20_000 and not pressed.is_set():
+            if told.stage == "recording" and (told.share or 0) > 0.002 and not pressed.is_set():
                 pressed.set()
                 os.kill(os.getpid(), signal.SIGINT)
             yield told
