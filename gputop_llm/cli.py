@@ -25,8 +25,9 @@ _CHECK_CANT_TELL = 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. No traceback reaches the user."""
-    # Whoever reads the code of `check` takes 1 and 2 for symptoms.
-    is_check = "check" in (sys.argv[1:] if argv is None else argv)
+    # Whoever reads the code of `check` takes 1 and 2 for symptoms. What stands behind `run` is another program's.
+    words = sys.argv[1:] if argv is None else argv
+    is_check = next((word for word in words if word in ("check", "run")), None) == "check"
     try:
         arguments = _parser().parse_args(argv)
         return int(importlib.import_module(f"gputop_llm.commands.{arguments.command}").run(arguments))
@@ -133,10 +134,11 @@ def _parser() -> argparse.ArgumentParser:
 
     verdict = commands.add_parser(
         "verdict",
-        help="what a capture says: Nsight Systems or torch.profiler",
-        description="Reads captures (.sqlite or .nsys-rep of Nsight Systems, .json or .json.gz of torch.profiler;\n"
-        "plain, .gz or .xz) and prints what limits the GPU, ranked by what fixing it could give.\n"
-        "Several files are ranks of one run. docs/verdict.md explains what it says.",
+        help="what a capture says: Nsight Systems, torch.profiler, or a bundle",
+        description="Reads captures (.sqlite or .nsys-rep of Nsight Systems, .json or .json.gz of torch.profiler,\n"
+        "native .gtw; plain, .gz or .xz; or the folder of a capture) and prints what limits the GPU,\n"
+        "ranked by what fixing it could give. Several files are ranks of one run.\n"
+        "docs/verdict.md explains what it says.",
         epilog="exit codes: 0 judged, healthy or with findings; 1 unreadable; 2 wrong usage; 4 can't be judged",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -155,6 +157,48 @@ def _parser() -> argparse.ArgumentParser:
     opened.add_argument("files", nargs="+", metavar="FILE", help="a capture; several are ranks of one run")
     opened.add_argument("--ascii", action="store_true", default=argparse.SUPPRESS, help="draw with ASCII only")
     opened.set_defaults(command="open")
+
+    prepared = commands.add_parser(
+        "run",
+        usage="%(prog)s -- COMMAND [ARGUMENT ...]",
+        help="start a program so that it can be recorded later",
+        description="Starts a program with the recording client in it (through CUDA_INJECTION64_PATH),\n"
+        "so that a capture needs no right to inject anything. The client sleeps until one asks.",
+        epilog="exit codes: the program's own; 126 it can't be executed; 127 it isn't there; 2 wrong usage",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    prepared.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
+    prepared.set_defaults(command="run")
+
+    capture = commands.add_parser(
+        "capture",
+        help="records a bounded window in the running engine, then its verdict",
+        description="Records for half a second what the GPUs of the running engine do, and prints the verdict.\n"
+        "Says first what it will do and what that costs, and asks. docs/capture.md has all of it.",
+        epilog="exit codes: 0 judged; 1 refused or failed; 2 wrong usage, or nobody to ask; 3 no target;\n"
+        "4 not whole, or can't be judged; 130 not agreed to, or cancelled",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    long = capture.add_mutually_exclusive_group()
+    long.add_argument("--seconds", type=_any_seconds, metavar="S", help="how long; default: 0.5, at most 60")
+    long.add_argument("--steps", type=_positive, metavar="N", help="about so many steps of the engine")
+    capture.add_argument("--yes", action="store_true", help="agree without being asked")
+    capture.add_argument("--json", action="store_true", help="JSON instead of text (docs/capture.md)")
+    capture.add_argument("--output", metavar="DIR", help="where captures go; default: the user's data directory")
+    capture.set_defaults(command="capture")
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="which captures are possible here, what is in the way, what crashes have left",
+        description="Says for each way to capture the engine whether it is open, and if not, why and what opens it.",
+    )
+    doctor.add_argument("--json", action="store_true", help="JSON instead of text")
+    doctor.add_argument("--leftovers", action="store_true", help="find and remove what captures that crashed have left")
+    doctor.add_argument("--output", action="append", metavar="DIR", help="another place that captures go to")
+    doctor.set_defaults(command="doctor")
+
+    for command in (capture, doctor):
+        _live(command)
 
     for command in (snapshot, watch, check, demo):
         simulated = command.add_argument_group("simulated node")
@@ -212,6 +256,13 @@ def _seconds(text: str) -> float:
     if not 1 <= number <= 3600:
         raise argparse.ArgumentTypeError(f"must be between 1 and 3600 s, got {text!r}")
     return number
+
+
+def _any_seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}") from None
 
 
 def _integer(text: str) -> int:

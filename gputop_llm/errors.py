@@ -28,7 +28,7 @@ class GputopError(Exception):
         todo: what the reader can do now; empty when nothing can be done.
     """
 
-    exit_code = ExitCode.FAILED
+    exit_code: int = ExitCode.FAILED
 
     def __init__(self, what: str, why: str = "", todo: str = "") -> None:
         self.what = what

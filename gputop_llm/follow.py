@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 from gputop_llm.config import Config
 from gputop_llm.model import Target
 from gputop_llm.redact import public_url
+from gputop_llm.sources.owner import user_name
 
 UNKNOWN = "unknown"
 LOOPBACK = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"}
@@ -121,6 +123,12 @@ def describe(target: Target) -> str:
     if target.root_pid is not None:
         return f"{name} (pid {target.root_pid})"
     return f"{name} at {target.urls[0]}" if target.urls else name
+
+
+def key_may_go_to(target: Target, config: Config) -> bool:
+    """Whether the API key may be sent there: anybody can start a process that looks like an engine."""
+    named = target.urls_from == "flag" or (config.pid is not None and config.pid in target.pids)
+    return named or target.user in ("root", user_name(os.geteuid()))
 
 
 def _same_endpoint(one: str, other: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputop_llm.captures import CaptureRoute
 from gputop_llm.config import Config
 from gputop_llm.model import EngineReading, GpuNode, Host, Target, TargetList, TargetProcess
 from gputop_llm.session import Sources
@@ -40,8 +41,13 @@ def real_sources(config: Config) -> Sources:
 
         return ModelConfigReader().read(target)
 
+    def captures() -> CaptureRoute:
+        from gputop_llm.capture.node_route import NodeRoute
+
+        return NodeRoute(config)
+
     strangers = _metrics(replace(config, api_key=None))
-    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers)
+    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers, captures=captures)
 
 
 def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
@@ -63,7 +69,14 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
         metrics=_metrics(config),
         model=model,
         simulated=f"{node.label}; {why}" if why else node.label,
+        captures=_simulated_captures,
     )
+
+
+def _simulated_captures() -> CaptureRoute:
+    from gputop_llm.demo.captures import SimulatedRoute
+
+    return SimulatedRoute()
 
 
 def driver_here(root: Path = Path("/")) -> bool:

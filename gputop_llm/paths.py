@@ -29,6 +29,20 @@ def baselines_folder() -> Path | None:
     return _below(user_state_path, "baselines")
 
 
+def captures_folder() -> Path | None:
+    """Where captures go that were not given another place, made with the first; None as for `config_file`.
+
+    Run from a checkout, that is its `captures/local`.
+    """
+    from platformdirs import user_data_path
+
+    checkout = Path(__file__).parents[1]
+    if (checkout / ".git").exists() and (checkout / "captures").is_dir():
+        return checkout / "captures" / "local"
+
+    return _below(user_data_path, "captures")
+
+
 def _below(folder: Callable[[str], Path], name: str) -> Path | None:
     """A user ID that is in no passwd (`docker run --user`) may have no HOME either."""
     try:

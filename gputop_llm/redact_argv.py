@@ -8,7 +8,8 @@ well-known shape (hf_…, sk-…, Bearer …), wherever they stand.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gputop_llm.redact import HIDDEN, public_url
 
@@ -60,6 +61,22 @@ def redact_text(text: str) -> str:
         text = _JSON_PAIR.sub(_hide_pair, text)
         text = _HEADER.sub(rf"\1{HIDDEN}", text)
     return _SECRET_VALUE.sub(_hide_value, text)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option or variable of this name holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def redact_strings(value: Any) -> Any:
+    """The same JSON value with every string in it as `redact_text` leaves it; names are kept."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {name: redact_strings(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact_strings(one) for one in value]
+    return value
 
 
 def _hide_pair(found: re.Match[str]) -> str:

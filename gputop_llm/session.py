@@ -7,7 +7,6 @@ same for a real node, the demo, and (later) a replay: only `Sources` differs.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -15,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_llm.captures import CaptureRoute, Captures
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.config import Config
 from gputop_llm.diagnosis import Diagnosis
 from gputop_llm.errors import GputopError
-from gputop_llm.follow import Follower
+from gputop_llm.follow import Follower, key_may_go_to
 from gputop_llm.model import (
     EngineFrame,
     EngineReading,
@@ -39,7 +39,6 @@ from gputop_llm.sampling.sharing import shared
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
-from gputop_llm.sources.owner import user_name
 from gputop_llm.sources.pages import PagesSource
 from gputop_llm.sources.unusable import Unusable
 
@@ -66,6 +65,7 @@ class Sources:
     """How to make each source of this node.
 
     `model` says what an engine serves and may take for ever. `simulated` is the label of a demo, else None.
+    `captures` makes the way of taking captures; None where they can't be taken.
     `strangers` are the metrics of other users' engines, asked without the API key; None where there is no key.
     """
 
@@ -76,6 +76,7 @@ class Sources:
     model: Callable[[Target], ServedModel] | None = None
     simulated: str | None = None
     strangers: Callable[[str], Source[EngineReading]] | None = None
+    captures: Callable[[], CaptureRoute] | None = None
 
 
 class _Event(NamedTuple):
@@ -126,6 +127,7 @@ class Session:
         self.history = History()
         self._served = ServedModels(sources.model, config, self.history, self.clock)
         self._diagnosis = Diagnosis(config, self.history, sources.simulated)
+        self.captures = Captures(sources.captures, self.history.frames, self.clock.wall)
         self.period_s = config.period_s
         self._follower = Follower(config)
         self._events: deque[_Event] = deque(maxlen=100)
@@ -171,6 +173,7 @@ class Session:
             self._thread.join(STOP_S)
         for poller in pollers:
             poller.stop(wait_s=max(0.0, until - time.monotonic()))
+        self.captures.close(LAST_S)
         self._diagnosis.close(max(LAST_S, until - time.monotonic()))
 
     def attach(self, key: str) -> None:
@@ -267,6 +270,7 @@ class Session:
         if judging:
             frame = self._diagnosis.of(frame)
         self._latest = frame
+        self.captures.frame(frame)
         if self._on_frame is not None:
             self._on_frame(frame)
         return frame
@@ -372,7 +376,7 @@ class Session:
         return PagesSource(sources) if len(sources) > 1 else sources[target.urls[0]]
 
     def _page(self, target: Target, url: str) -> Source[EngineReading]:
-        if self.sources.strangers is not None and not self._trusted(target):
+        if self.sources.strangers is not None and not key_may_go_to(target, self.config):
             return self.sources.strangers(url)
         # Targets know the user's URL as it may be shown; the token in it is needed to ask.
         given = self.config.url
@@ -380,11 +384,6 @@ class Session:
             return self.sources.metrics(given if given and url == public_url(given) else url)
         except GputopError as failure:
             return Unusable(url, failure)
-
-    def _trusted(self, target: Target) -> bool:
-        """Whether the API key may be sent there: anybody can start a process that looks like an engine."""
-        named = target.urls_from == "flag" or (self.config.pid is not None and self.config.pid in target.pids)
-        return named or target.user in ("root", user_name(os.geteuid()))
 
     def _sync_engines(self) -> list[_Engine]:
         if self._stopping:

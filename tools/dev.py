@@ -6,7 +6,7 @@
 
 Needs nothing but Python: where the distribution ships `venv` without pip
 (Debian, Ubuntu), pip comes from the package index (tools/get_pip.py). `.venv` is
-used again for as long as pyproject.toml stays the same.
+used again for as long as pyproject.toml and what is compiled stay the same.
 """
 
 import os
@@ -97,11 +97,16 @@ def set_up(level: str) -> None:
 
 
 def digest() -> str:
-    """A hash of what decides the content of `.venv`."""
+    """A hash of what decides the content of `.venv`, and of the library that is compiled while installing."""
+    import glob
     import hashlib
 
-    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    compiled = glob.glob(os.path.join(ROOT, "gputop_llm", "capture", "native", "*.[ch]"))
+    total = hashlib.sha256()
+    for path in ["pyproject.toml", "hatch_build.py", *sorted(compiled)]:
+        with open(os.path.join(ROOT, path), "rb") as file:
+            total.update(hashlib.sha256(file.read()).digest())
+    return total.hexdigest()
 
 
 def read_stamp() -> list[str]:

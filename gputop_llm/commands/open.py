@@ -1,4 +1,4 @@
-"""`gputop-llm open FILE…`: what a capture says, full-screen, with a picture of its window."""
+"""`gputop-llm open FILE…`: what a capture or a bundle says, full-screen, with a picture of its window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gputop-llm verdict FILE…`: what a capture says, as text, Markdown or JSON."""
+"""`gputop-llm verdict FILE…`: what a capture or a bundle says, as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def run(arguments: Namespace) -> int:
         UsageError: the files don't go together, or one of them is also to be written.
     """
     # Only here: the live monitor never loads NumPy.
+    from gputop_llm.store.bundle import expanded
     from gputop_llm.timeline.read import read_capture
     from gputop_llm.verdict.assemble import judge
 
-    files = [Path(name) for name in arguments.files]
+    files, pace = expanded([Path(name) for name in arguments.files])
     written = None if arguments.perfetto is None else _distinct(Path(arguments.perfetto), files)
     with _Progress() as progress:
         with _interruptible() as stopped:
@@ -48,7 +49,7 @@ def run(arguments: Namespace) -> int:
                 raise
         # Here nothing lies about that must be removed: Ctrl-C may come as an exception, at once.
         progress.begin("analysing")
-        verdict = judge(timeline, progress=progress.show)
+        verdict = judge(timeline, pace=pace, progress=progress.show)
     if arguments.json:
         from gputop_llm.report import verdict_json
 

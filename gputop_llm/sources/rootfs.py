@@ -64,7 +64,7 @@ class RootFs:
         Raises:
             OSError: there is none, it is no regular file (EINVAL), or larger than the limit (EFBIG).
         """
-        pointer = self._point_at(path)
+        pointer = self.point_at(path)
         try:
             found = os.fstat(pointer)
             if not stat.S_ISREG(found.st_mode):
@@ -95,7 +95,7 @@ class RootFs:
         Raises:
             OSError: there is no such directory.
         """
-        pointer = self._point_at(path)
+        pointer = self.point_at(path)
         try:
             if not stat.S_ISDIR(os.fstat(pointer).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -108,7 +108,12 @@ class RootFs:
         finally:
             os.close(handle)
 
-    def _point_at(self, path: str) -> int:
+    def point_at(self, path: str) -> int:
+        """A descriptor (O_PATH) of what lies there, of whatever type; the caller closes it.
+
+        Raises:
+            OSError: there is nothing.
+        """
         if self._kernel:
             try:
                 return _openat2(self._root, path)

@@ -10,25 +10,16 @@ import numpy as np
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import nsys_schema as schema
 from gputop_llm.timeline.builder import TimelineBuilder
-from gputop_llm.timeline.model import I32, I64, U8, CopyKind, Kind, Memory
+from gputop_llm.timeline.model import I32, I64, U8, Kind
 from gputop_llm.timeline.nsys_columns import Column
 from gputop_llm.timeline.nsys_db import NsysDb
 from gputop_llm.timeline.nsys_ids import NsysIds, translated
+from gputop_llm.timeline.titles import copy_title, memset_title
 from gputop_llm.timeline.unpack import shown
 
 #: 146 years in ns (times may be UTC): what lies beyond is damage, and differences within can't overflow.
 _MAX_TIME = 1 << 62
 _MAX_DEVICE = 1 << 16
-
-_COPY_TITLES = {
-    CopyKind.UNKNOWN: "Memcpy",
-    CopyKind.HTOD: "Memcpy HtoD",
-    CopyKind.DTOH: "Memcpy DtoH",
-    CopyKind.DTOD: "Memcpy DtoD",
-    CopyKind.HTOH: "Memcpy HtoH",
-    CopyKind.PTOP: "Memcpy PtoP",
-    CopyKind.UVM: "Memcpy UVM",
-}
 
 
 class NsysActivity:
@@ -124,7 +115,7 @@ class NsysActivity:
         if kind is Kind.COPY:
             codes[0], codes[1] = copy_kinds[_byte(rest[0])], memory[_byte(rest[1])]
         codes[2] = memory[_byte(rest[-1])]
-        title = _copy_title if kind is Kind.COPY else _memset_title
+        title = copy_title if kind is Kind.COPY else memset_title
         kinds, sources, targets = codes.astype(np.int64)
         packed = kinds << 16 | sources << 8 | targets
         return translated(packed, lambda c: self._builder.intern(title(c >> 16, c >> 8 & 255, c & 255))), codes
@@ -235,11 +226,3 @@ def _wider(span: tuple[int, int] | None, start: I64, end: I64) -> tuple[int, int
 def _byte(values: I64) -> I64:
     """Codes as positions in a table of 256, of which the last is "unknown"."""
     return np.where((values >= 0) & (values < 255), values, 255)
-
-
-def _copy_title(kind: int, source: int, target: int) -> str:
-    return f"{_COPY_TITLES[CopyKind(kind)]} ({Memory(source).name.title()} -> {Memory(target).name.title()})"
-
-
-def _memset_title(_kind: int, _source: int, target: int) -> str:
-    return f"Memset ({Memory(target).name.title()})"

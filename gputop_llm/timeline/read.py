@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Literal
 
 from gputop_llm.errors import GputopError, UsageError
+from gputop_llm.timeline import native_format
 from gputop_llm.timeline.json_stream import MAX_BYTES
 from gputop_llm.timeline.model import Timeline
 from gputop_llm.timeline.nsys_db import MAGIC
 from gputop_llm.timeline.nsys_export import REPORT_MAGIC
 from gputop_llm.timeline.read_kineto import read_kineto
+from gputop_llm.timeline.read_native import read_native
 from gputop_llm.timeline.read_nsys import read_nsys
 from gputop_llm.timeline.unpack import GZIP, XZ, head, shown
 
-Form = Literal["nsys", "kineto"]
+Form = Literal["nsys", "kineto", "native"]
 
 _PEEK = 4096
 #: An .xz header may ask for 4 GB of dictionary.
@@ -47,6 +49,8 @@ def read_capture(
         )
     if forms == {"nsys"}:
         return read_nsys(paths, progress, cancelled)
+    if forms == {"native"}:
+        return read_native(paths, progress, cancelled)
     timeline = read_kineto(paths, progress, cancelled)
     if len(paths) > 1:
         _check_together(timeline)
@@ -79,6 +83,8 @@ def form_of(path: Path) -> Form:
     first = _first_bytes(path)
     if first.startswith((MAGIC, REPORT_MAGIC)):
         return "nsys"
+    if first.startswith(native_format.MAGIC):
+        return "native"
     if first.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         if not head(path).startswith((GZIP, XZ)) and path.stat().st_size > MAX_BYTES:
             raise GputopError(
@@ -89,8 +95,8 @@ def form_of(path: Path) -> Form:
         return "kineto"
     raise GputopError(
         f"cannot read {shown(path)}",
-        "it is neither an export or report of Nsight Systems nor a Chrome trace of torch.profiler",
-        "give a .sqlite, .nsys-rep, .json or .json.gz file",
+        "it is neither of Nsight Systems (export, report) nor a trace of torch.profiler nor a native record",
+        "give a .sqlite, .nsys-rep, .json, .json.gz or .gtw file",
     )
 
 

@@ -17,6 +17,7 @@ from gputop_llm.model import Frame
 from gputop_llm.session import Session
 from gputop_llm.tui import terminal
 from gputop_llm.tui.commands import COMMANDS, step_period
+from gputop_llm.tui.desk import Desk
 from gputop_llm.tui.messages import FrameReady
 from gputop_llm.tui.panels.common import engines_of
 from gputop_llm.tui.panels.frame_edges import State
@@ -33,7 +34,7 @@ STALL_CHECK_S = 2.0
 SETTLED_S = 2.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
-OVERLAYS = ("targets", "help", "palette")
+OVERLAYS = ("targets", "captures", "help", "palette")
 
 
 def _later(module: str, name: str) -> Callable[[], Screen[None]]:
@@ -63,6 +64,9 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
         "symptom": _later("symptom", "SymptomScreen"),
         "limits": _later("limits", "LimitsScreen"),
         "targets": _later("targets", "TargetsScreen"),
+        "confirm": _later("capturing", "ConfirmScreen"),
+        "capturing": _later("capturing", "TakingScreen"),
+        "captures": _later("capturing", "CapturesScreen"),
         "help": _later("help", "HelpScreen"),
         "palette": _later("palette", "PaletteScreen"),
     }
@@ -78,6 +82,7 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
         self.selected_gpu: int | None = None
         self.selected_symptom: str | None = None
         self.seen = Seen()
+        self.desk = Desk(self, session.captures)
         self._trails = Trails(session.history)
         self._paused: Frame | None = None
         self._shown: Frame | None = None
@@ -111,6 +116,15 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
 
     def on_frame_ready(self) -> None:
         self.refresh_view()
+
+    def on_capture_moved(self) -> None:
+        self.desk.moved()
+
+    @property
+    def on_top(self) -> str:
+        """The command of the screen on top."""
+        screen = self.screen
+        return screen.command if isinstance(screen, MonitorScreen) else ""
 
     def refresh_view(self) -> None:
         newest = self.session.latest
@@ -231,10 +245,10 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
         self._open("limits")
 
     def do_capture(self) -> None:
-        if cast(MonitorScreen, self.screen).command == "symptom":
-            self.say("captures are not built yet: they come later")
-        else:
-            self.say("open a symptom first (5, then Enter): its page says which capture would tell more")
+        self.desk.ask()
+
+    def do_captures(self) -> None:
+        self._toggle_overlay("captures")
 
     def do_targets(self) -> None:
         self._toggle_overlay("targets")

@@ -36,7 +36,16 @@ COMMANDS = (
     Command(
         "limits", ("6",), "6", "limits", "Limits: MBU and MFU with every input, and the floor of TPOT", "Screens", 10
     ),
-    Command("capture", ("c",), "c", "capture", "On a symptom's page: take the capture that it asks for", "Symptoms"),
+    Command(
+        "capture",
+        ("c",),
+        "c",
+        "capture",
+        "Capture: asks first, then records what the GPU does, for half a second",
+        "Captures",
+        6,
+    ),
+    Command("captures", ("v",), "v", "verdicts", "Captures of this session, and the verdict of each", "Captures", 11),
     Command("targets", ("t",), "t", "target", "Choose which engine or process to watch", "Watching", 8),
     Command("pause", ("space", "p"), "space", "pause", "Freeze the display; collecting goes on", "Watching", 9),
     Command("faster", ("plus", "equals_sign"), "+", "faster", "Look more often", "Watching", 12),

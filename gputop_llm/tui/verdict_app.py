@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -17,62 +15,22 @@ from textual.screen import Screen
 
 from gputop_llm.config import Config
 from gputop_llm.errors import GputopError
-from gputop_llm.model.finding import Verdict
 from gputop_llm.printable import printable
-from gputop_llm.report.perfetto import write_perfetto
 from gputop_llm.sampling.history import History
-from gputop_llm.timeline.model import Timeline
-from gputop_llm.timeline.read import read_capture
 from gputop_llm.tui import terminal
 from gputop_llm.tui.capture_commands import CAPTURE_COMMANDS
-from gputop_llm.tui.export import save, save_by
-from gputop_llm.tui.panels.frame_edges import State
-from gputop_llm.tui.panels.timeline_picture import CAUSES, view_text
-from gputop_llm.tui.panels.timeline_scene import Place, Scene, hottest_kernel, longest_gaps, scene, slowest_steps
+from gputop_llm.tui.draw import Block, Line, fit
+from gputop_llm.tui.panels.frame_edges import State, status_line
 from gputop_llm.tui.screens.base import MonitorScreen, View
-from gputop_llm.tui.screens.capture import CaptureHelp, FindingScreen, ReadingScreen, TimelineScreen, VerdictScreen
+from gputop_llm.tui.screens.page import PageScreen
 from gputop_llm.tui.terminal_app import TerminalApp
 from gputop_llm.tui.trails import Trails
-from gputop_llm.tui.viewport import Viewport
-from gputop_llm.units import seconds
-from gputop_llm.verdict.assemble import judge
-from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.step_marks import PHASE_LABELS
+from gputop_llm.tui.viewer import Opened, Viewer, opened
 
 #: How long leaving waits for the reader to remove what it unpacked.
 STOP_WAIT_S = 5.0
-
-
-@dataclass
-class Opened:
-    """A capture that was read and judged, and which part of it is in view."""
-
-    context: Context
-    verdict: Verdict
-    scene: Scene
-    viewport: Viewport
-    # By command: the places to go to, worked out when first asked for, and which of them was the last.
-    places: dict[str, list[Place]] = field(default_factory=dict)
-    last: dict[str, int] = field(default_factory=dict)
-
-
-def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancelled: Callable[[], bool]) -> Opened:
-    """Reads and judges captures; `progress` gets the phase and the share of it that is done, 0 to 1.
-
-    Raises:
-        GputopError: as `read_capture`, or `cancelled` said yes between two analyses.
-    """
-
-    def analysed(share: float) -> None:
-        if cancelled():
-            raise GputopError("analysing was cancelled")
-        progress("analysing", share)
-
-    timeline = read_capture(paths, lambda share: progress("reading", share), cancelled)
-    context = Context(timeline)
-    analysed(0.0)
-    verdict = judge(timeline, context, analysed)
-    return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
+# What can be asked for while a capture is read.
+_WHILE_READING = [command for command in CAPTURE_COMMANDS if command.name in ("suspend", "quit")]
 
 
 class ReadingMoved(Message, bubble=False):
@@ -80,6 +38,24 @@ class ReadingMoved(Message, bubble=False):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, ReadingMoved)
+
+
+class ReadingScreen(PageScreen):
+    """How far reading is."""
+
+    command = "reading"
+
+    def lines(self, view: View, width: int) -> Sequence[Line]:
+        app = cast("VerdictApp", self.app)
+        names = [[("  ", ""), (printable(str(path)), "")] for path in app.files]
+        return [[(app.progress_text(), "strong")], *names, [], [("q or Ctrl-C gives up", "dim")]]
+
+    def show_edges(self, view: View) -> None:
+        width = self.size.width
+        self._header.show(Block([fit([("gputop-llm", "strong")], width)]))
+        status = status_line(replace(view.state, more_below=self.rows_below()), width, _WHILE_READING)
+        self._status.zones = status.zones
+        self._status.show(Block([status.line]))
 
 
 class VerdictApp(TerminalApp, inherit_bindings=False):
@@ -91,27 +67,25 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in CAPTURE_COMMANDS),
+        *(Binding(",".join(c.keys), f"run('{c.name}')", c.label, id=c.name, tooltip=c.help) for c in _WHILE_READING),
         Binding("escape", "back", "back", show=False),
     ]
-    SCREENS: ClassVar[dict[str, Callable[[], Screen[None]]]] = {
-        "verdict": VerdictScreen,
-        "finding": FindingScreen,
-        "timeline": TimelineScreen,
-        "help": CaptureHelp,
-    }
 
     def __init__(self, files: Sequence[Path], term: terminal.Terminal) -> None:
         super().__init__(term)
         self.files = tuple(files)
-        self.opened: Opened | None = None
+        self.viewer: Viewer | None = None
         self.failure: Exception | None = None
-        self.finding = 0
         self.cancelled = threading.Event()
+        self._read_capture: Opened | None = None
         self._came = ("reading", 0)
-        self._place: str | None = None
         self._trails = Trails(History(points=1))
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
+
+    @property
+    def opened(self) -> Opened | None:
+        """The capture, once it is read and judged."""
+        return None if self.viewer is None else self.viewer.opened
 
     @property
     def view(self) -> View:
@@ -130,7 +104,7 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
     def _read(self) -> None:
         """The reader's thread."""
         try:
-            self.opened = opened(self.files, self._came_to, self.cancelled.is_set)
+            self._read_capture = opened(self.files, self._came_to, self.cancelled.is_set)
         except Exception as failure:  # noqa: BLE001 - told by whoever runs the app, once the screen is given back
             self.failure = failure
         self.post_message(ReadingMoved())
@@ -145,8 +119,9 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
     def on_reading_moved(self) -> None:
         if self.failure is not None:
             self.exit(1)
-        elif self.opened is not None and isinstance(self.screen, ReadingScreen):
-            self.push_screen("verdict")
+        elif self._read_capture is not None and self.viewer is None:
+            self.viewer = Viewer(self, self._read_capture, self.cancelled.is_set)
+            self.viewer.open("verdict")
         else:
             self.refresh_view()
 
@@ -172,144 +147,9 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
         if len(self.screen_stack) > 2:
             self.pop_screen()
 
-    def _open(self, name: str) -> None:
-        """Shows a screen over the verdict; "verdict" shows that itself."""
-        if self.opened is None or cast(MonitorScreen, self.screen).command == name:
-            return
-        while len(self.screen_stack) > 2:
-            self.pop_screen()
-        if name != "verdict":
-            self.push_screen(name)
-
-    def show_finding(self, number: int) -> None:
-        """Shows one finding, by its position."""
-        self.finding = number
-        self._open("finding")
-
-    def show_listed_gap(self, number: int) -> None:
-        """Goes to a gap of the table."""
-        if self.opened is None:
-            return
-        row = self.opened.verdict.tables["gaps"][number]
-        start = self.opened.viewport.start + round(cast(float, row["at_ms"]) * 1e6)
-        end = start + round(cast(float, row["length_us"]) * 1e3)
-        self._go(Place(start, end, f"gap on GPU {row['device']}: {row['cause']}"), "")
-
-    def do_verdict(self) -> None:
-        self._open("verdict")
-
-    def do_timeline(self) -> None:
-        self._open("timeline")
-
-    def do_help(self) -> None:
-        if cast(MonitorScreen, self.screen).command == "help":
-            self.pop_screen()
-        elif self.opened is not None:
-            self.push_screen("help")
-
-    # -- timeline --------------------------------------------------------------
-
-    def view_text(self) -> str:
-        """What is in view."""
-        assert self.opened is not None
-        viewport = self.opened.viewport
-        text = view_text(viewport.low, viewport.high, viewport.start)
-        return f"{text}  {self._place}" if self._place else f"{text}{' (all)' if viewport.whole else ''}"
-
-    def _go(self, place: Place, rank: str) -> None:
-        assert self.opened is not None
-        self.opened.viewport.show(place.start, place.end)
-        self._place = f"{rank}{seconds((place.end - place.start) / 1e9)} {printable(place.text)}"
-        self._open("timeline")
-        self.refresh_view()
-
-    def _next(self, command: str, found: Callable[[Context], list[Place]], none: str) -> None:
-        opened = self.opened
-        if opened is None:
-            return
-        if command not in opened.places:
-            opened.places[command] = found(opened.context)
-        places = opened.places[command]
-        if not places:
-            self.say(none)
-            return
-        at = opened.last[command] = (opened.last.get(command, -1) + 1) % len(places)
-        self._go(places[at], f"{at + 1}/{len(places)} ")
-
-    def do_gap(self) -> None:
-        labels = {cause: text for cause, (_, _, text) in CAUSES.items()}
-        self._next("gap", lambda context: longest_gaps(context, labels), "there is no gap worth listing")
-
-    def do_step(self) -> None:
-        labels = {int(phase): text for phase, text in PHASE_LABELS.items() if phase} | {0: "a"}
-        self._next("step", lambda context: slowest_steps(context, labels), "no step repeats in this capture")
-
-    def do_kernel(self) -> None:
-        self._next("kernel", hottest_kernel, "there is no kernel in this capture")
-
-    def _move(self, move: Callable[[Viewport], None]) -> None:
-        if self.opened is None:
-            return
-        move(self.opened.viewport)
-        self._place = None
-        self._open("timeline")
-        self.refresh_view()
-
-    def do_zoom_in(self) -> None:
-        self._move(lambda viewport: viewport.zoom(closer=True))
-
-    def do_zoom_out(self) -> None:
-        self._move(lambda viewport: viewport.zoom(closer=False))
-
-    def do_left(self) -> None:
-        self._aside(-1)
-
-    def do_right(self) -> None:
-        self._aside(1)
-
-    def _aside(self, by: int) -> None:
-        screen = self.screen
-        if isinstance(screen, FindingScreen) and self.opened is not None:
-            self.finding = (self.finding + by) % len(self.opened.verdict.findings)
-            screen.page.scroll_rows(-screen.page.offset_rows)
-            self.refresh_view()
-        else:
-            self._move(lambda viewport: viewport.pan(later=by > 0))
-
-    def do_reset(self) -> None:
-        self._move(Viewport.reset)
-
-    # -- saving ----------------------------------------------------------------
-
-    def do_perfetto(self) -> None:
-        opened = self.opened
-        if opened is None:
-            return
-        self.say("saving what is in view …")
-        window = (opened.viewport.low, opened.viewport.high)
-        self.run_worker(self._save_trace(opened.context.timeline, window), exit_on_error=False)
-
-    async def _save_trace(self, timeline: Timeline, window: tuple[int, int]) -> None:
-        """A million rows take seconds to write: not in the thread that draws."""
-
-        def write(draft: Path) -> None:
-            write_perfetto(draft, timeline, window, True, self.cancelled.is_set)
-
-        try:
-            self.say(f"saved {await asyncio.to_thread(save_by, write, 'perfetto.json.gz', time.time())}")
-        except GputopError as failure:
-            self.say(f"▲ {failure.sentence()}")
-
     def do_quit(self) -> None:
         self.cancelled.set()
         super().do_quit()
-
-    def do_export_text(self) -> None:
-        screen = cast(MonitorScreen, self.screen)
-        self.say(f"saved {save(self.skin.shown(screen.text()), 'txt', time.time())}")
-
-    def do_export_svg(self) -> None:
-        self.say(f"saved {save(self.export_screenshot(title='gputop-llm'), 'svg', time.time())}")
 
 
 def run(files: Sequence[Path], config: Config) -> int:

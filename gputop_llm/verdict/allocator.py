@@ -18,7 +18,7 @@ from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
-from gputop_llm.verdict.facts import ms, share, span, us
+from gputop_llm.verdict.facts import ms, no_more_than, share, span, us
 from gputop_llm.verdict.idle import Began
 
 #: The first and last tenth of the launches are warm-up and shutdown.
@@ -142,6 +142,7 @@ def findings(results: tuple[Allocations, ...], context: Context) -> list[Finding
                     "%",
                     "(Σ gaps that began in one + time in them within other gaps) ÷ window",
                     rows,
+                    plus_minus=no_more_than(pct, context.idle_error_pct(worst.device)),
                 ),
                 ms("host time in allocator calls", worst.host_ns, "Σ (end − start)", rows),
                 *(

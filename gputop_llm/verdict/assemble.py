@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gputop_llm.model.finding import Fact, Finding, Verdict, Weight
+from gputop_llm.model.pace import EnginePace
 from gputop_llm.printable import printable
 from gputop_llm.timeline.model import Timeline
+from gputop_llm.verdict import capture_cost
 from gputop_llm.verdict.analyses import Analysed, analysed
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
@@ -41,21 +43,25 @@ _MOST_DIAGNOSTICS = 5
 
 
 def judge(
-    timeline: Timeline, context: Context | None = None, progress: Callable[[float], None] | None = None
+    timeline: Timeline,
+    context: Context | None = None,
+    pace: EnginePace | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Verdict:
     """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged.
 
-    A `context` of the timeline keeps what was worked out for whoever draws it afterwards. `progress` gets the share of
-    the analyses that is done, 0 to 1; what it raises ends them.
+    A `context` of the timeline keeps what was worked out for whoever draws it afterwards. `pace` is what the engine
+    said while it was captured: it tells what that cost. `progress` gets the share of the analyses that is done, 0 to
+    1; what it raises ends them.
     """
     context = context or Context(timeline)
     done = analysed(context, progress)
-    ranked = tuple(sorted(done.findings, key=_rank))
+    ranked = tuple(sorted((*done.findings, *capture_cost.findings(context, pace)), key=_rank))
     refused = refusal(context)
     worth = [finding for finding in ranked if _worth(finding)]
     if refused:
         # What the record lacks is known; a cause read from it would be a guess.
-        ranked = tuple(finding for finding in ranked if finding.id == _LACKS)
+        ranked = tuple(finding for finding in ranked if finding.id in (_LACKS, capture_cost.NOT_RECOVERED))
     healthy = None if refused else not worth
     return Verdict(
         judged=refused is None,

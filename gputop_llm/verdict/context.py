@@ -81,6 +81,14 @@ class Context:
         """What node-level records of graph replays do to the figures; None if there are none."""
         return distortions.distortion(self.timeline, self.uses)
 
+    def idle_error_pct(self, device: int) -> float | None:
+        """By how many points of the window an idle share of a device may read too high; None where that is not known.
+
+        It is so where graph replays were recorded node by node.
+        """
+        covered = next(one for one in self.coverage if one.device == device)
+        return self.distortion.low_by_pct(covered.busy_pct) if self.distortion else None
+
     @cached_property
     def engine(self) -> str | None:
         """ "vllm", "sglang" or "trtllm", where the capture tells."""

@@ -16,16 +16,23 @@ from gputop_llm.verdict.apis import Api
 # How much longer the window is than it would be, if all device rows are graph nodes. Measured at 88 % nodes as above;
 # nsys in node mode by a public llama.cpp run: its steps took 2.4 times as long.
 _STRETCH = {"native": 0.085, "kineto": 0.85, "kineto+cpu": 1.35, "nsys": 1.4}
+#: What was seen on an H200 that was 52.2 % busy; of nsys it was not measured there.
+_SEEN_BY_SOME = "24 to 48.5 %"
+_SEEN = {"native": "48.5 %", "kineto": "30 %", "kineto+cpu": "24 %"}
 #: From this share of nodes on the distortion is worth a word.
 _WORTH_TELLING = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Distortion:
-    """`node_pct`: share of the device rows that are graph nodes. `stretch`: the window may be this part too long."""
+    """`node_pct`: share of the device rows that are graph nodes. `stretch`: the window may be this part too long.
+
+    `seen` is how busy the same recorder read an H200 that was 52.2 % busy.
+    """
 
     node_pct: float
     stretch: float
+    seen: str = _SEEN_BY_SOME
 
     def low_by_pct(self, busy_pct: float) -> float:
         """By how many points a busy share may read too low (an idle share: too high)."""
@@ -36,7 +43,7 @@ class Distortion:
         """What a reader must know."""
         return (
             f"graph replays were recorded node by node ({self.node_pct:.0f} % of the device rows), which stretches "
-            "them: busy shares read low, idle shares high (24 to 30 % on an H200 that was 52 % busy)"
+            f"them: busy shares read low, idle shares high ({self.seen} on an H200 that was 52.2 % busy)"
         )
 
 
@@ -60,4 +67,5 @@ def distortion(timeline: Timeline, use: U8) -> Distortion | None:
     recorder = timeline.origin.format
     if recorder == "kineto" and len(timeline.cpu_ops):
         recorder = "kineto+cpu"
-    return Distortion(100.0 * share, share * _STRETCH.get(recorder, max(_STRETCH.values())))
+    stretch = share * _STRETCH.get(recorder, max(_STRETCH.values()))
+    return Distortion(100.0 * share, stretch, _SEEN.get(recorder, _SEEN_BY_SOME))

@@ -43,8 +43,13 @@ def ms(name: str, ns: float | None, formula: str, rows: str = "", text: str | No
     return Fact(name, None if ns is None else ns / 1e6, "ms", formula, rows, text)
 
 
-def by_cause(causes: Mapping[Cause, int], window_ns: int, what: str, rows: str) -> tuple[Fact, ...]:
-    """The parts of some idle time by what the host was doing, the largest first, as shares of the window."""
+def by_cause(
+    causes: Mapping[Cause, int], window_ns: int, what: str, rows: str, error_pct: float | None
+) -> tuple[Fact, ...]:
+    """The parts of some idle time by what the host was doing, the largest first, as shares of the window.
+
+    `error_pct` is by how many points all idle time may read too high (`Context.idle_error_pct`).
+    """
     total = sum(causes.values())
     return tuple(
         Fact(
@@ -54,10 +59,16 @@ def by_cause(causes: Mapping[Cause, int], window_ns: int, what: str, rows: str) 
             f"time of {what} with the submitting thread so ÷ window",
             rows,
             f"{100 * ns / total:.0f} % of it",
+            no_more_than(100.0 * ns / window_ns, error_pct),
         )
         for cause, ns in sorted(causes.items(), key=lambda item: -item[1])
         if ns > 0.01 * total
     )
+
+
+def no_more_than(share_pct: float, error_pct: float | None) -> float | None:
+    """The error of a part of the idle time: that of all of it, but no more than the part itself."""
+    return None if error_pct is None else min(share_pct, error_pct)
 
 
 def over_devices(name: str, values: Mapping[str, float], unit: str, formula: str) -> tuple[Fact, ...]:

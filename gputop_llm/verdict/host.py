@@ -20,7 +20,7 @@ from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Intervals, Mask
-from gputop_llm.verdict.facts import by_cause, listed, over_devices, share, span
+from gputop_llm.verdict.facts import by_cause, listed, no_more_than, over_devices, share, span
 from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.launches import Launches
 from gputop_llm.verdict.launches import analyse as launches_of
@@ -198,7 +198,7 @@ def findings(result: Host, context: Context) -> list[Finding]:
     if pct < _WORTH_PCT:
         return []
     covered = next(c for c in context.coverage if c.device == worst.device)
-    low_by = context.distortion.low_by_pct(covered.busy_pct) if context.distortion else None
+    error_pct = context.idle_error_pct(worst.device)
     rows = f"{worst.break_gaps:,} gaps"
     mean = worst.break_ns / worst.break_gaps
     submitter = next((t for t in result.threads if worst.device in t.devices), None)
@@ -212,9 +212,9 @@ def findings(result: Host, context: Context) -> list[Finding]:
             f"longer than {span(worst.split_ns)} each ÷ window",
             rows,
             f"mean {span(mean)}, longest {span(result.longest_ns)}",
-            min(pct, low_by) if low_by is not None else None,
+            no_more_than(pct, error_pct),
         ),
-        *by_cause(worst.break_causes, worst.window_ns, "these gaps", rows),
+        *by_cause(worst.break_causes, worst.window_ns, "these gaps", rows, error_pct),
         *(
             Fact(
                 f"idle within {what.what} {what.name}",
@@ -254,7 +254,7 @@ def findings(result: Host, context: Context) -> list[Finding]:
             advice=_advice(result, context),
             recoverable_pct=pct,
             recoverable_formula="idle in long gaps of a dry device that did not begin in a sync or allocation ÷ window",
-            confidence=_confidence(worst, low_by),
+            confidence=_confidence(worst, error_pct),
             refuted_by="no request was waiting during these gaps: then the clients are the limit, not the host",
             next_capture=None
             if result.within

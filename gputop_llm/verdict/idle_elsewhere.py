@@ -39,6 +39,7 @@ def _rank(context: Context, covered: DeviceCoverage) -> Finding:
     chosen = gaps.began == Began.RANK
     lengths, rows = gaps.length[chosen], f"{int(chosen.sum()):,} gaps"
     label = context.device_label(covered.device)
+    error_pct = context.idle_error_pct(covered.device)
     return Finding(
         id="rank-wait",
         weight=Weight.SEVERE if pct >= _SEVERE_PCT else Weight.FINDING,
@@ -46,7 +47,7 @@ def _rank(context: Context, covered: DeviceCoverage) -> Finding:
         f"({rows}, median {span(float(np.median(lengths)))})",
         facts=(
             ms("idle, waiting for another rank", int(lengths.sum()), "Σ gaps of which most is that wait", rows),
-            *by_cause(gaps.by_cause.total(chosen), covered.window_ns, "these gaps", rows),
+            *by_cause(gaps.by_cause.total(chosen), covered.window_ns, "these gaps", rows, error_pct),
             *over_devices(
                 "waiting for another rank",
                 {context.device_label(c.device): pct_of(context, c, Began.RANK) for c in context.coverage},
@@ -75,6 +76,7 @@ def _no_request(context: Context, covered: DeviceCoverage) -> Finding:
     gaps = context.idle[covered.device].gaps
     chosen = gaps.began == Began.NO_REQUEST
     lengths, rows = gaps.length[chosen], f"{int(chosen.sum()):,} gaps"
+    error_pct = context.idle_error_pct(covered.device)
     return Finding(
         id="no-request-in-flight",
         weight=Weight.NOTE,
@@ -82,7 +84,7 @@ def _no_request(context: Context, covered: DeviceCoverage) -> Finding:
         f"was in flight (longest {span(int(lengths.max()))})",
         facts=(
             ms("idle, no request in flight", int(lengths.sum()), "Σ gaps of which most is that time", rows),
-            *by_cause(gaps.by_cause.total(chosen), covered.window_ns, "these gaps", rows),
+            *by_cause(gaps.by_cause.total(chosen), covered.window_ns, "these gaps", rows, error_pct),
         ),
         cause="the engine waits for requests: the load is the limit, or what brings the requests to the engine is",
         advice=(),

@@ -53,7 +53,7 @@ def _finding(context: Context, covered: DeviceCoverage, left_pct: float, launche
         f"in {rows} ({each}): {_why(main, unknown, launched)}",
         facts=(
             *context.busy_facts(covered),
-            *by_cause(idle.total_ns, covered.window_ns, "all gaps", rows),
+            *by_cause(idle.total_ns, covered.window_ns, "all gaps", rows, context.idle_error_pct(covered.device)),
             *(launch_facts(launched) if launched is not None and launched.calls else ()),
             *over_devices(
                 "GPU busy",

@@ -15,7 +15,7 @@ from gputop_llm.verdict.advice import (
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
-from gputop_llm.verdict.facts import by_cause, over_devices, share, span, us
+from gputop_llm.verdict.facts import by_cause, no_more_than, over_devices, share, span, us
 from gputop_llm.verdict.launches import Launches, analyse
 
 __all__ = ["Launches", "analyse", "findings"]
@@ -54,7 +54,7 @@ def findings(results: tuple[Launches, ...], context: Context) -> list[Finding]:
 def _launch_bound(result: Launches, results: tuple[Launches, ...], context: Context) -> Finding:
     idle_pct = result.pct(result.run_ns)
     covered = _coverage_of(result, context)
-    low_by = context.distortion.low_by_pct(covered.busy_pct) if context.distortion else None
+    error_pct = context.idle_error_pct(result.device)
     per_s = f"{result.calls_per_s:,.0f} launches/s" if result.calls_per_s else "launches"
     headline = (
         f"Launch-bound: the GPU waits {share(idle_pct)} of the window for kernels launched one at a time "
@@ -73,9 +73,9 @@ def _launch_bound(result: Launches, results: tuple[Launches, ...], context: Cont
                 "Σ gaps whose next launch returned after the gap began, "
                 f"without a sync or allocation, up to {span(result.split_ns)} each ÷ window",
                 f"{result.run_gaps:,} gaps",
-                plus_minus=min(idle_pct, low_by) if low_by is not None else None,
+                plus_minus=no_more_than(idle_pct, error_pct),
             ),
-            *by_cause(result.run_causes, result.window_ns, "these gaps", f"{result.run_gaps:,} gaps"),
+            *by_cause(result.run_causes, result.window_ns, "these gaps", f"{result.run_gaps:,} gaps", error_pct),
             *launch_facts(result),
             *over_devices(
                 "idle in runs of launches",

@@ -21,7 +21,7 @@ from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
-from gputop_llm.verdict.facts import by_cause, listed, ms, over_devices, share, span, us
+from gputop_llm.verdict.facts import by_cause, listed, ms, no_more_than, over_devices, share, span, us
 from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.nesting import enclosing
 
@@ -206,6 +206,7 @@ def _sync_bound(result: Syncs, results: tuple[Syncs, ...], context: Context) -> 
     pct = result.pct(result.bound_ns)
     api = result.by_api[0]
     each = result.caused_ns / max(1, result.caused_gaps)
+    error_pct = context.idle_error_pct(result.device)
     where = f", in {result.around[0].name}" if result.around else ""
     return Finding(
         id="sync-bound",
@@ -219,8 +220,9 @@ def _sync_bound(result: Syncs, results: tuple[Syncs, ...], context: Context) -> 
                 "%",
                 "Σ gaps that began while the thread that issues the next work was in a synchronising call ÷ window",
                 f"{result.caused_gaps:,} gaps",
+                plus_minus=no_more_than(result.pct(result.caused_ns), error_pct),
             ),
-            *by_cause(result.causes, result.window_ns, "these gaps", f"{result.caused_gaps:,} gaps"),
+            *by_cause(result.causes, result.window_ns, "these gaps", f"{result.caused_gaps:,} gaps", error_pct),
             *sync_facts(result),
             *over_devices(
                 "idle that began in a sync",

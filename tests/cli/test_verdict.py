@@ -18,10 +18,12 @@ from tests.support.captures import CAPTURES, field_case
 from tests.support.cli import run_cli, start_cli
 from tests.support.synth import Simulation
 from tests.support.synth_kineto import to_kineto
+from tests.support.synth_native import to_native
 from tests.support.synth_nsys import to_nsys_sqlite
 
 VLLM = str(CAPTURES / "h200/nsys-2025.3.1_vllm-0.24-graphs.sqlite.xz")
 HEALTHY = str(CAPTURES / "public/tl_vllm_decode.json.gz")
+NATIVE = str(CAPTURES / "h200/native_vllm-0.24_kernels+api_0.5s.gtw.xz")
 VIDEO = str(CAPTURES / "public/nsysai_h100_2gpu_1s.sqlite.xz")
 UNUSABLE = str(CAPTURES / "public/lt_gemm.sqlite")
 DEADLINE_S = 60
@@ -79,7 +81,7 @@ def test_no_line_of_the_text_is_wider_than_100_columns(capsys, name):
     assert max(map(len, out.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", [VLLM, HEALTHY, VIDEO, UNUSABLE])
+@pytest.mark.parametrize("name", [VLLM, HEALTHY, VIDEO, UNUSABLE, NATIVE])
 def test_json_has_the_documented_names_and_no_nan(capsys, name):
     _, out, _ = verdict(capsys, name, "--json")
     said = json.loads(out, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
@@ -170,7 +172,7 @@ def test_no_file_is_wrong_usage(capsys):
     assert verdict(capsys)[0] == 2
 
 
-@pytest.mark.parametrize("write", [to_kineto, to_nsys_sqlite])
+@pytest.mark.parametrize("write", [to_kineto, to_nsys_sqlite, to_native])
 @pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",)])
 def test_hostile_names_are_shown_inert(capsys, tmp_path, write, form):
     path = write(busy_schedule(HOSTILE), tmp_path / "\x1b[2Jtrace<b>|`x`.json")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from gputop_llm.captures import Captures
 from gputop_llm.tui.commands import COMMANDS, step_period
 from gputop_llm.tui.panels.process_rows import target_of
 from tests.support import frames
 from tests.support.screen_text import screen_lines, screen_text
+from tests.support.scripted_capture import ScriptedRoute
 from tests.support.symptom_screens import incident, near_limits
 
 TESTED: dict[str, set[str]] = {}
@@ -73,13 +77,20 @@ async def test_6_shows_the_limits(running, key):
 
 
 @keys_of("capture")
-async def test_c_says_on_a_symptoms_page_that_captures_are_to_come_and_elsewhere_where_to_find_one(running, key):
+async def test_c_asks_before_it_takes_a_capture(running, key, tmp_path):
     async with running(incident()) as it:
-        await it.press("5", key)
-        assert "open a symptom first" in screen_lines(it.app)[-1]
-        await it.press("enter", key)
-        assert "captures are not built yet" in screen_lines(it.app)[-1]
-        assert on_top(it) == "symptom"
+        it.app.desk._captures = Captures(lambda: ScriptedRoute(tmp_path), it.session.history.frames, time.time)
+        await it.press(key)
+        assert "nothing is done yet" in screen_text(it.app)
+
+
+@keys_of("captures")
+async def test_v_lists_the_captures_of_this_session(running, key):
+    async with running(incident()) as it:
+        await it.press(key)
+        assert "no capture was taken yet" in screen_text(it.app)
+        await it.press(key)
+        assert on_top(it) == "overview"
 
 
 @keys_of("targets")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gputop_llm.tui import verdict_app
+from gputop_llm.tui import verdict_app, viewer
 from gputop_llm.tui.panels.timeline_scene import scene
 from gputop_llm.tui.terminal import Terminal
 from gputop_llm.tui.viewport import Viewport
@@ -63,7 +63,7 @@ async def showing(name: str, size: tuple[int, int] = (80, 24), term: Terminal | 
     def opened(paths, progress, cancelled):
         context, verdict, drawn = judged(name)
         timeline = context.timeline
-        return verdict_app.Opened(context, verdict, drawn, Viewport(timeline.start, timeline.end))
+        return viewer.Opened(context, verdict, drawn, Viewport(timeline.start, timeline.end))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verdict_app, "opened", opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from gputop_llm.captures import Captures
 from gputop_llm.config import Config
 from gputop_llm.model import Frame
 from gputop_llm.sampling.history import History
@@ -35,6 +36,7 @@ class FakeSession:
         self.config = config or Config()
         self.clock = FrozenClock(frame.at_s, frame.mono_s) if frame else FrozenClock(1_795_968_526.0, 5000.0)
         self.history = History()
+        self.captures = Captures(None, self.history.frames, self.clock.wall)
         self.period_s = self.config.period_s
         self.latest: Frame | None = None
         self.events: tuple[tuple[float, str], ...] = ()

@@ -1,7 +1,8 @@
 """Synthetic captures: a host that launches work on GPUs, simulated to the nanosecond.
 
 `Simulation` is driven like a program (launch, copy, synchronise, sleep…) and yields a `Schedule`: every row that a
-perfect recorder would see. `synth_truth` says what is true of it, `synth_nsys` and `synth_kineto` write it to files.
+perfect recorder would see. `synth_truth` says what is true of it; `synth_nsys`, `synth_kineto` and `synth_native`
+write it to files.
 """
 
 from __future__ import annotations

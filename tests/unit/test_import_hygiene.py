@@ -18,7 +18,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"textual", "rich", "torch", "nvtx", "numpy", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
 MAY_EXIT = {"cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
-MAY_SPAWN = {"demo/simulator.py", "notify/command.py", "timeline/nsys_export.py"}
+MAY_SPAWN = {
+    "commands/run.py",
+    "capture/process.py",
+    "demo/simulator.py",
+    "notify/command.py",
+    "timeline/nsys_export.py",
+}
 SPAWNERS = re.compile(
     r"subprocess|multiprocessing|pty|concurrent\.futures\.process"
     r"|os\.(fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[lv]p?e?)"

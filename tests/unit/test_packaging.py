@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,7 +22,7 @@ def wheel(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wheel")
     # The build backend itself: what `pip wheel` would run, without a network.
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory], cwd=ROOT, check=True)
-    (path,) = directory.glob("gputop_llm-*-py3-none-any.whl")
+    (path,) = directory.glob("gputop_llm-*-py3-none-*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
 
@@ -46,6 +48,30 @@ def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel):
     }
 
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == in_checkout
+
+
+def test_the_wheel_is_for_the_platform_of_its_library(wheel):
+    (tags,) = [name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL")]
+
+    assert wheel.read("gputop_llm/capture/native/libgputop_client.so").startswith(b"\x7fELF")
+    assert "Tag: py3-none-manylinux_2_28_x86_64\n" in wheel.read(tags).decode()
+    assert "Root-Is-Purelib: false\n" in wheel.read(tags).decode()
+
+
+def test_without_a_compiler_there_is_a_pure_wheel_and_a_warning(tmp_path):
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT / "gputop_llm", copy / "gputop_llm", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", ".gitignore"):
+        shutil.copy(ROOT / name, copy)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    environment = {**os.environ, "CC": "no-such-compiler"}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=True)
+    (path,) = tmp_path.glob("gputop_llm-*.whl")
+
+    assert path.name.endswith("-py3-none-any.whl")
+    assert "built without its native client: no-such-compiler" in done.stdout + done.stderr
+    with zipfile.ZipFile(path) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".so")] == []
 
 
 def test_the_monitor_needs_neither_torch_nor_nvtx_and_the_extras_bring_them(metadata):

@@ -20,6 +20,9 @@ def checkout(tmp_path, monkeypatch):
     """A checkout with nothing but the tools and a pyproject.toml, and its dev module; installing is only noted."""
     shutil.copytree(TOOLS, tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    (tmp_path / "hatch_build.py").touch()
+    (tmp_path / "gputop_llm/capture/native").mkdir(parents=True)
+    (tmp_path / "gputop_llm/capture/native/client.c").touch()
     monkeypatch.syspath_prepend(tmp_path / "tools")
     monkeypatch.delitem(sys.modules, "dev", raising=False)
     dev = importlib.import_module("dev")
@@ -58,6 +61,18 @@ def test_a_changed_pyproject_installs_again_into_the_same_environment(checkout):
 
     assert checkout.installed == ["run", "run"]
     assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    "changed", ["hatch_build.py", "gputop_llm/capture/native/client.c", "gputop_llm/capture/native/new.h"]
+)
+def test_a_changed_client_is_compiled_again(checkout, changed):
+    checkout.set_up("run")
+    Path(checkout.ROOT, changed).write_text("changed")
+    checkout.set_up("run")
+    checkout.set_up("run")
+
+    assert checkout.installed == ["run", "run"]
 
 
 @pytest.mark.parametrize("damage", ["interrupted", "python gone", "moved here"])
@@ -101,7 +116,7 @@ def test_the_second_start_costs_less_than_150_ms(checkout):
     checkout.set_up("run")
     command = [sys.executable, str(Path(checkout.ROOT, "tools/dev.py")), "run"]
     # The program that it starts stands aside: here it is a package that ends at once.
-    Path(checkout.ROOT, "gputop_llm").mkdir()
+    Path(checkout.ROOT, "gputop_llm").mkdir(exist_ok=True)
     Path(checkout.ROOT, "gputop_llm/__main__.py").write_text("print('started')")
 
     def seconds(command):

@@ -41,6 +41,9 @@ RIGHT = {
     "h200/kineto_torch-eager-decode_cpu+cuda_0.5s.json.gz": Expected(
         FINDS, {0: 12.69}, 500.4, "launch-bound", ("Launch-bound",)
     ),
+    "h200/native_vllm-0.24_kernels+api_0.5s.gtw.xz": Expected(
+        FINDS, {0: 47.68}, 499.9, "launch-bound", ("Launch-bound",), ("sync-bound", "transfer-bound")
+    ),
     "public/nsysai_h100_2gpu_1s.sqlite.xz": Expected(
         FINDS,
         {0: 99.3, 1: 99.3},
@@ -216,3 +219,30 @@ def test_both_windows_are_given_for_a_trace_that_tells_its_own():
 
     assert facts["GPU busy"] == pytest.approx(28.75, rel=0.01)
     assert facts["GPU busy, first to last activity"] == pytest.approx(29.8, rel=0.01)
+
+
+def test_a_native_record_of_replays_reads_nearly_as_busy_as_whole_replays_did():
+    verdict = verdict_on("h200/native_vllm-0.24_kernels+api_0.5s.gtw.xz")
+    facts = {fact.name: fact for fact in verdict.facts}
+
+    assert facts["GPU busy, first to last activity"].value == pytest.approx(48.5, abs=0.05)
+    busy = facts["GPU busy, first to last activity"]
+    assert busy.value < 52.2 < busy.value + busy.plus_minus + 0.1, "the same load in whole replays"
+    assert any("48.5 %" in note and "node by node" in note for note in verdict.notes)
+    assert any("names of 45 kernels" in note for note in verdict.notes)
+    (row,) = verdict.tables["coverage"]
+    assert (row["kernels"], row["copies"], row["memsets"]) == (37_486, 910, 80)
+
+
+def test_every_idle_share_of_a_node_level_record_carries_its_error():
+    verdict = verdict_on("h200/native_vllm-0.24_kernels+api_0.5s.gtw.xz")
+    found = {f.id: f for f in verdict.findings}
+    shares = [
+        fact
+        for name in ("launch-bound", "host-bound")
+        for fact in found[name].facts
+        if fact.unit == "%" and ("gaps" in fact.formula or "submitting thread so" in fact.formula)
+    ]
+
+    assert len(shares) >= 5
+    assert [fact.name for fact in shares if not fact.plus_minus or fact.plus_minus > fact.value] == []

@@ -45,7 +45,7 @@ class StatusBar(LinesView):
         for start, end, name in self.zones:
             if start <= event.x < end:
                 event.stop()
-                cast("MonitorApp", self.app).run_command(name)
+                cast(MonitorScreen, self.screen).run_command(name)
 
 
 class MonitorScreen(Screen[None]):
@@ -114,6 +114,10 @@ class MonitorScreen(Screen[None]):
         status = status_line(replace(view.state, screen=self.command, more_below=self.rows_below()), width)
         self._status.zones = status.zones
         self._status.show(Block([status.line]))
+
+    def run_command(self, name: str) -> None:
+        """Does what a key of the status line says."""
+        self.monitor.run_command(name)
 
     def rows_below(self) -> int:
         """How many lines of the body are below the window."""

@@ -1,15 +1,14 @@
-"""The screens of a capture: while it is read, its verdict, one finding, its timeline, help."""
+"""The screens of a capture: its verdict, one finding, its timeline, help."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from gputop_llm.printable import printable
 from gputop_llm.tui.capture_commands import CAPTURE_COMMANDS
 from gputop_llm.tui.draw import Block, Line, fit, plain
 from gputop_llm.tui.panels import timeline_picture
@@ -21,53 +20,50 @@ from gputop_llm.tui.screens.page import PageScreen
 from gputop_llm.tui.widgets.lines import LinesView
 from gputop_llm.tui.widgets.rows import RowsView
 
-# At run time a plain class: Textual takes a screen's CSS from its first base that is a node.
 if TYPE_CHECKING:
-    from gputop_llm.tui.verdict_app import VerdictApp
+    from gputop_llm.tui.viewer import Viewer
 
+    # At run time a plain class: Textual takes a screen's CSS from its first base that is a node.
     _Screen = MonitorScreen
 else:
     _Screen = object
 
 
-class CaptureEdges(_Screen):
-    """Header and status line of a capture's screens."""
+KEYS: list[BindingType] = [
+    Binding(",".join(c.keys), f"viewer('{c.name}')", c.label, tooltip=c.help) for c in CAPTURE_COMMANDS
+]
 
-    @property
-    def viewer(self) -> VerdictApp:
-        """The app, by its own type."""
-        return cast("VerdictApp", self.app)
+
+class CaptureEdges(_Screen):
+    """Header, status line and keys of a capture's screens."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        super().__init__()
+        self.viewer = viewer
+
+    def action_viewer(self, name: str) -> None:
+        self.viewer.run(name)
+
+    def run_command(self, name: str) -> None:
+        self.viewer.run(name)
 
     def show_edges(self, view: View) -> None:
         width = self.size.width
-        opened = self.viewer.opened
-        header: Line = [("gputop-llm", "strong")] if opened is None else capture_line(opened.verdict)
-        self._header.show(Block([fit(header, width)]))
-        commands = CAPTURE_COMMANDS if opened is not None else [c for c in CAPTURE_COMMANDS if c.name == "quit"]
+        self._header.show(Block([fit(capture_line(self.viewer.opened.verdict), width)]))
         state = replace(view.state, screen=self.command, more_below=self.rows_below())
-        status = status_line(state, width, commands)
+        status = status_line(state, width, CAPTURE_COMMANDS)
         self._status.zones = status.zones
         self._status.show(Block([status.line]))
-
-
-class ReadingScreen(CaptureEdges, PageScreen):
-    """How far reading is."""
-
-    command = "reading"
-
-    def lines(self, view: View, width: int) -> Sequence[Line]:
-        viewer = self.viewer
-        names = [[("  ", ""), (printable(str(path)), "")] for path in viewer.files]
-        return [[(viewer.progress_text(), "strong")], *names, [], [("q or Ctrl-C gives up", "dim")]]
 
 
 class VerdictScreen(CaptureEdges, MonitorScreen):
     """The verdict's page; rows can be chosen."""
 
     command = "verdict"
+    BINDINGS = KEYS
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, viewer: Viewer) -> None:
+        super().__init__(viewer)
         self.rows = RowsView(id="rows")
 
     def body(self) -> Iterable[Widget]:
@@ -77,8 +73,7 @@ class VerdictScreen(CaptureEdges, MonitorScreen):
         self.rows.focus()
 
     def show_body(self, view: View) -> None:
-        if self.viewer.opened is not None:
-            self.rows.show(verdict_rows(self.viewer.opened.verdict, self.size.width))
+        self.rows.show(verdict_rows(self.viewer.opened.verdict, self.size.width))
 
     def page_text(self) -> str:
         return self.rows.text()
@@ -98,10 +93,10 @@ class FindingScreen(CaptureEdges, PageScreen):
     """One finding."""
 
     command = "finding"
+    BINDINGS = KEYS
 
     def lines(self, view: View, width: int) -> Sequence[Line]:
-        opened = self.viewer.opened
-        return finding_lines(opened.verdict, self.viewer.finding, width) if opened is not None else []
+        return finding_lines(self.viewer.opened.verdict, self.viewer.finding, width)
 
 
 class TimelineScreen(CaptureEdges, PageScreen):
@@ -109,11 +104,11 @@ class TimelineScreen(CaptureEdges, PageScreen):
 
     command = "timeline"
     DEFAULT_CSS = "TimelineScreen > #legend { height: auto; }"
-    # Of other pages k is "up".
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("k", "app.run('kernel')", show=False)]
+    # Also k, which scrolls other pages.
+    BINDINGS = KEYS
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, viewer: Viewer) -> None:
+        super().__init__(viewer)
         self._scale = LinesView(id="scale")
         self._legend = LinesView(id="legend")
 
@@ -124,8 +119,6 @@ class TimelineScreen(CaptureEdges, PageScreen):
 
     def show_body(self, view: View) -> None:
         opened = self.viewer.opened
-        if opened is None:
-            return
         width = self.size.width
         viewport, scene = opened.viewport, opened.scene
         self._scale.show(Block([timeline_picture.scale(scene, viewport.low, viewport.high, width)]))
@@ -136,8 +129,6 @@ class TimelineScreen(CaptureEdges, PageScreen):
 
     def lines(self, view: View, width: int) -> Sequence[Line]:
         opened = self.viewer.opened
-        if opened is None:
-            return []
         if not opened.scene.devices:
             return [[("no GPU activity in this capture", "warn")]]
         return timeline_picture.picture(opened.scene, opened.viewport.low, opened.viewport.high, width)
@@ -149,6 +140,7 @@ class TimelineScreen(CaptureEdges, PageScreen):
 class CaptureHelp(CaptureEdges, HelpScreen):
     """Drawn from the command table of captures."""
 
+    BINDINGS = KEYS
     commands = CAPTURE_COMMANDS
     more_keys: ClassVar[Sequence[tuple[str, str]]] = (
         ("↑ ↓ PgUp PgDn", "scroll, or move in a list"),

@@ -1,0 +1,17 @@
+"""Why nothing is injected into a process."""
+
+from __future__ import annotations
+
+from gputop_llm.errors import GputopError
+
+
+class InjectionRefused(GputopError):
+    """A process is not touched, or not any further. It goes on as before.
+
+    Args:
+        why: the reason, as a clause.
+        todo: the one thing that would lift it.
+    """
+
+    def __init__(self, why: str, todo: str) -> None:
+        super().__init__("cannot record inside the process", why, todo)

@@ -1,0 +1,172 @@
+"""What captures that crashed have left, found and removed; and what stays on purpose.
+
+Only what is this user's own is touched, nothing through a link, and nothing of a capture that still goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gputop_llm.capture.folder import CaptureFolder, partial_folders
+from gputop_llm.capture.guards import stat_of
+from gputop_llm.capture.inject import mapped_clients
+from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.store import bundle_write
+
+#: A folder that doesn't say whose it is may be just being made; a bundle takes its time to be written.
+_YOUNG_S, _BUNDLE_S = 60.0, 900.0
+_SOCKET = re.compile(r"\d+-\d+\.sock")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CRASHED = "the capture's own process and its watchdog are gone"
+
+Kind = Literal["capture", "bundle", "socket", "folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something a crash has left.
+
+    Args:
+        path: where it was found.
+        done: "removed", "kept as NAME", or why it is still there.
+    """
+
+    kind: Kind
+    path: str
+    done: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A process that has the client mapped, as it will until it ends."""
+
+    pid: int
+    name: str
+    libraries: tuple[str, ...]
+
+
+def clean_up(folders: Sequence[Path], run_folders: Sequence[Path], proc: ProcFs | None = None) -> tuple[Leftover, ...]:
+    """Removes what is left, and keeps what is recorded; returns what was found.
+
+    Args:
+        folders: where captures go.
+        run_folders: where sockets of prepared servers are.
+    """
+    proc = proc or ProcFs()
+    found: list[Leftover] = []
+    for folder in folders:
+        found += _captures(folder, proc)
+        found += _bundles(folder)
+    for folder in run_folders:
+        found += _sockets(folder)
+    return tuple(found)
+
+
+def run_folders() -> tuple[Path, ...]:
+    """Where prepared servers of this user have their sockets."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    inside = (Path(runtime) / "gputop-llm",) if runtime.startswith("/") else ()
+    return (*inside, Path(f"/tmp/gputop-llm-{os.geteuid()}"))
+
+
+def mapped(proc: ProcFs | None = None) -> tuple[Mapped, ...]:
+    """All processes that have the client mapped, as far as they can be read."""
+    proc = proc or ProcFs()
+    found = []
+    for pid in sorted(proc.pids()):
+        with suppress(OSError, ValueError):
+            if libraries := mapped_clients(pid):
+                found.append(Mapped(pid, proc.stat(pid).comm, libraries))
+    return tuple(found)
+
+
+def _captures(folder: Path, proc: ProcFs) -> Iterator[Leftover]:
+    for partial in partial_folders(folder):
+        path = str(partial.path)
+        try:
+            partial.open()
+            if _at_work(partial, proc):
+                partial.close()
+                continue
+            partial.close()
+            kept = partial.settle(_CRASHED)
+        except OSError as error:
+            yield Leftover("capture", path, f"can't be settled: {(error.strerror or str(error)).lower()}")
+            continue
+        yield Leftover("capture", path, f"kept as {kept.name}" if kept is not None else "removed: nothing was recorded")
+
+
+def _at_work(partial: CaptureFolder, proc: ProcFs) -> bool:
+    worker = partial.facts().get("worker")
+    try:
+        pid, start_ticks = worker["pid"], worker["start_ticks"]  # type: ignore[index]
+        return stat_of(int(pid), int(start_ticks), proc) is not None
+    except (TypeError, KeyError, ValueError):
+        return time.time() - partial.inside.stat().st_mtime < _YOUNG_S
+
+
+def _bundles(folder: Path) -> Iterator[Leftover]:
+    """Half-written bundles: their records are still in the capture's own folder."""
+    for path in sorted(folder.glob(f"{bundle_write.PARTIAL}*")):
+        try:
+            fd = os.open(path, _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            about = os.fstat(fd)
+            if about.st_uid != os.geteuid() or time.time() - about.st_mtime < _BUNDLE_S:
+                continue
+            for name in os.listdir(fd):
+                os.unlink(name, dir_fd=fd)
+            path.rmdir()
+            yield Leftover("bundle", str(path), "removed: its records are in the capture's own folder")
+        except OSError as error:
+            yield Leftover("bundle", str(path), f"can't be removed: {(error.strerror or str(error)).lower()}")
+        finally:
+            os.close(fd)
+
+
+def _sockets(folder: Path) -> Iterator[Leftover]:
+    try:
+        fd = os.open(folder, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return
+        names = os.listdir(fd)
+        for name in sorted(names):
+            mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+            if _SOCKET.fullmatch(name) and stat.S_ISSOCK(mode) and not _served(fd, name):
+                os.unlink(name, dir_fd=fd)
+                names.remove(name)
+                yield Leftover("socket", str(folder / name), "removed: nobody listens there")
+        if not names:
+            folder.rmdir()
+            yield Leftover("folder", str(folder), "removed: it was empty")
+    except OSError as error:
+        yield Leftover("folder", str(folder), f"can't be cleaned: {(error.strerror or str(error)).lower()}")
+    finally:
+        os.close(fd)
+
+
+def _served(fd: int, name: str) -> bool:
+    """Whether anybody listens. The process that a name tells of may be in another PID namespace."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
+        asking.settimeout(1.0)
+        try:
+            asking.connect(f"/proc/self/fd/{fd}/{name}")
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True

@@ -1,0 +1,120 @@
+"""The socket of a client that CUDA loaded itself (`gputop-llm run`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gputop_llm.errors import GputopError
+from gputop_llm.sources.rootfs import RootFs
+
+_PEER = struct.Struct("3i")
+_CONNECT_S = 2.0
+_MAX_ENVIRON_BYTES = 1 << 20
+#: Field 22 of /proc/PID/stat is the 20th after the name, which may hold anything.
+_START_TIME_AFTER_NAME = 19
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChannel:
+    """A connection to a prepared process; both descriptors are the caller's to close.
+
+    `commands` and `records` are two descriptors of one socket.
+    """
+
+    commands: int
+    records: int
+
+
+def connect_prepared(pid: int, start_ticks: int) -> PreparedChannel | None:
+    """Connects to the client in a process that was started by `gputop-llm run`; None where there is none.
+
+    The socket is looked for in the places where the client makes it (client.c), below the process's own root, and must
+    be served by that very process.
+
+    Args:
+        pid: the process, as this one sees it.
+        start_ticks: its start time (field 22 of /proc/PID/stat).
+
+    Raises:
+        GputopError: there is a socket and it can't be used.
+    """
+    try:
+        with RootFs(f"/proc/{pid}/root") as root:
+            for path in _places(pid, start_ticks):
+                try:
+                    pointer = root.point_at(path)
+                except OSError:
+                    continue
+                try:
+                    return _connect(pid, start_ticks, path, pointer)
+                finally:
+                    os.close(pointer)
+    except OSError:
+        return None
+    return None
+
+
+def _places(pid: int, start_ticks: int) -> Iterator[str]:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    # As the process sees itself: the innermost PID namespace, its own user namespace aside.
+    name = f"{status.get('NSpid', str(pid)).split()[-1]}-{start_ticks}.sock"
+    runtime = _runtime_dir(pid)
+    if runtime.startswith("/"):
+        yield f"{runtime}/gputop-llm/{name}"
+    yield f"/tmp/gputop-llm-{_uid_within(pid, int(status['Uid'].split()[1]))}/{name}"
+
+
+def _runtime_dir(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            content = file.read(_MAX_ENVIRON_BYTES)
+    except OSError:
+        return ""
+    for entry in content.split(b"\0"):
+        if entry.startswith(b"XDG_RUNTIME_DIR="):
+            return os.fsdecode(entry.partition(b"=")[2])
+    return ""
+
+
+def _uid_within(pid: int, uid: int) -> int:
+    """A user ID as the process's user namespace has it."""
+    with open(f"/proc/{pid}/uid_map", encoding="ascii") as file:
+        for line in file:
+            within, outside, count = map(int, line.split())
+            if outside <= uid < outside + count:
+                return within + uid - outside
+    return uid
+
+
+def _connect(pid: int, start_ticks: int, path: str, pointer: int) -> PreparedChannel:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_S)
+        try:
+            # By the descriptor: what the path leads to can't be exchanged any more.
+            connection.connect(f"/proc/self/fd/{pointer}")
+            peer, _, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            start = _start_ticks(pid)
+        except OSError as error:
+            raise GputopError(
+                f"can't speak to the client in process {pid}",
+                f"{path}: {(error.strerror or str(error)).lower()}",
+                "use the user of that process, or root",
+            ) from error
+        if peer != pid or start != start_ticks:
+            raise GputopError(
+                f"can't speak to the client in process {pid}",
+                f"{path} is served by another process ({peer})",
+                "remove that file",
+            )
+        connection.settimeout(None)
+        return PreparedChannel(os.dup(connection.fileno()), os.dup(connection.fileno()))
+
+
+def _start_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[_START_TIME_AFTER_NAME])

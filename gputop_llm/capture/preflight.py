@@ -1,0 +1,65 @@
+"""Whether a capture may begin: looked at again, in the worker, just before anything is done to the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputop_llm.capture.conflicts import has_cuda, other_profiler
+from gputop_llm.capture.guards import disk_at, disk_full, process_trouble
+from gputop_llm.capture.inject import openness
+from gputop_llm.capture.plan import Plan, PlannedRank
+from gputop_llm.errors import GputopError
+from gputop_llm.sources.procfs import GONE, ProcFs
+
+
+class Refused(GputopError):
+    """Nothing was done to the target."""
+
+
+def check(plan: Plan, prepared: set[int], proc: ProcFs | None = None) -> None:
+    """Looks at the disk, at each process and at what is in the way.
+
+    Args:
+        plan: what is to be done.
+        prepared: PIDs whose client is there already and need not be injected.
+
+    Raises:
+        Refused: something is in the way.
+    """
+    proc = proc or ProcFs()
+    try:
+        full = disk_full(disk_at(Path(plan.folder)), plan.max_bytes * len(plan.ranks))
+    except OSError as error:
+        raise Refused("cannot capture", f"the room in {plan.folder} can't be told ({error.strerror})") from error
+    if full:
+        raise Refused(
+            "cannot capture",
+            f"too little room in {plan.folder}: {full}",
+            "free some, or name another place with --output",
+        )
+    for rank in plan.ranks:
+        _check_process(rank, rank.pid in prepared, proc)
+
+
+def _check_process(rank: PlannedRank, prepared: bool, proc: ProcFs) -> None:
+    if (trouble := process_trouble(rank, proc)) is not None:
+        raise Refused("cannot capture", trouble, "try again when the engine serves")
+    uses_cuda = True
+    try:
+        other = other_profiler(rank.pid, proc)
+        uses_cuda = has_cuda(rank.pid, proc)
+    except GONE:
+        raise Refused("cannot capture", f"PID {rank.pid} ({rank.title}) has just ended") from None
+    except OSError:
+        # What can't be read can't be injected either: the next check has the better sentence.
+        other = None
+    if other is not None:
+        raise Refused(
+            "cannot capture",
+            f"{other} is loaded in PID {rank.pid}, and CUPTI serves one profiler at a time",
+            "capture with that tool, or start the engine without it",
+        )
+    if not prepared and not uses_cuda:
+        raise Refused("cannot capture", f"PID {rank.pid} ({rank.title}) doesn't use CUDA", "choose a process on a GPU")
+    if not prepared and (closed := openness(rank.pid)) is not None:
+        raise Refused(f"cannot capture PID {rank.pid} ({rank.title})", closed.why, closed.todo)

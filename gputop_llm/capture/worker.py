@@ -1,0 +1,340 @@
+"""Takes one capture: a process of its own, which its terminal and its parent may leave at any moment.
+
+It is told its plan by standard input, whose end cancels, and tells its progress by standard output. Whatever happens to
+it: its locks and pipes are the kernel's to take back, the clients in the target end when their pipes break, and its
+watchdog settles the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gputop_llm import __version__
+from gputop_llm.capture import clients, recording
+from gputop_llm.capture.clients import Reached
+from gputop_llm.capture.engine_watch import EngineSample, EngineWatch, sample_line
+from gputop_llm.capture.folder import FACTS, CaptureFolder
+from gputop_llm.capture.guardian import Guardian
+from gputop_llm.capture.guards import Guards
+from gputop_llm.capture.lock import Lock
+from gputop_llm.capture.orders import Orders
+from gputop_llm.capture.plan import RECOVERY_S, Plan, plan_json, plan_of
+from gputop_llm.capture.preflight import Refused, check
+from gputop_llm.capture.progress import Progress, Stage, Teller
+from gputop_llm.capture.recovery import recovered
+from gputop_llm.capture.window import Window
+from gputop_llm.errors import GputopError
+from gputop_llm.sources.base import Source
+from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.timeline.native_format import Kinds
+
+SCHEMA = 1
+ENGINE_LINES, FRAME_LINES = "engine.jsonl", "frames.jsonl"
+_ORDER_WITHIN_S = 20.0
+_PREPARE_S, _INJECT_S, _FINISH_S, _VERDICT_S = 20.0, 5.0, 30.0, 300.0
+#: The verdict is worked out on the node that serves: whoever wants the CPU more may have it.
+_NICE = 5
+#: Of the engine's own pace before anything is done to it, where the monitor has not seen it already.
+_BEFORE_S = 3.0
+_LEAST_AFTER_S = 2.0
+_TICK_S = 0.05
+_TELL_EVERY_S = 0.1
+
+
+def main() -> None:
+    """Runs one capture."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    teller = Teller(sys.stdout.fileno())
+    orders = Orders(sys.stdin.buffer)
+    signal.signal(signal.SIGTERM, lambda *_: orders.cancelled.set())
+    order = orders.first(_ORDER_WITHIN_S)
+    if order is None:
+        return
+    worker = Worker(plan_of(order["plan"]), order, orders, teller)
+    try:
+        ended = worker.capture()
+    except Refused as refusal:
+        ended = Progress("ended", outcome="refused", what=refusal.what, why=refusal.why, todo=refusal.todo)
+    except GputopError as failure:
+        ended = Progress("ended", outcome="failed", what=failure.what, why=failure.why, todo=failure.todo)
+    except Exception as bug:  # noqa: BLE001 - whoever waits must be told
+        ended = Progress("ended", outcome="failed", what="the capture failed", why=f"{type(bug).__name__}: {bug}")
+    finally:
+        worker.settle()
+    teller.tell_last(ended)
+
+
+class Worker:
+    """One capture.
+
+    Args:
+        plan: of it.
+        order: how to ask the engine: api_key, url, ca_file; `samples`, what it said before.
+        orders: what else it is told.
+        teller: to whom it tells.
+    """
+
+    def __init__(self, plan: Plan, order: dict[str, Any], orders: Orders, teller: Teller) -> None:
+        self._plan = plan
+        self._order = order
+        self._orders = orders
+        self._teller = teller
+        self._told_at = 0.0
+        self._lock: Lock | None = None
+        self._guardian: Guardian | None = None
+        self._watch: EngineWatch | None = None
+        self._window: Window | None = None
+        self._folder = CaptureFolder(Path(plan.folder), plan.name)
+        self._kept: Path | None = None
+        self._reached: list[Reached] = []
+        self._before = tuple(EngineSample(**sample) for sample in order.get("samples", ()))
+        self._facts: dict[str, Any] = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "kind": "native",
+            "plan": plan_json(plan),
+            "node": platform.node(),
+            "kernel": platform.release(),
+            "worker": {"pid": os.getpid(), "start_ticks": ProcFs().stat(os.getpid()).start_ticks},
+        }
+
+    def capture(self) -> Progress:
+        """Takes it; returns how it ended.
+
+        Raises:
+            Refused: nothing was done to the target.
+            GputopError: nothing could be recorded.
+        """
+        plan = self._plan
+        self._tell("lock", "taking the node's capture lock")
+        self._lock = self._take_lock()
+        self._guardian = Guardian(self._folder)
+        self._guardian.deadline(_PREPARE_S)
+        self._folder.make()
+        self._store()
+        self._tell("preflight", "looking at the target once more")
+        self._watch_engine()
+        prepared = self._prepared()
+        check(plan, set(prepared))
+        if not self._pace_known():
+            return self._cancelled()
+        began_ns = time.monotonic_ns()
+        if not self._reach(prepared):
+            return self._cancelled()
+        channels = [(rank.file, one.channel) for rank, one in zip(plan.ranks, self._reached, strict=True)]
+        kinds = Kinds(sum(Kinds[name.upper()] for name in plan.kinds))
+        self._window = window = Window(channels, self._folder, kinds, int(plan.window_s * 1e9), plan.max_bytes)
+        self._tell("start", "waiting for the clients")
+        self._guardian.deadline(recording.HELLO_WITHIN_S + 5.0)
+        recording.greet(window, self._orders.cancelled.is_set)
+        if self._orders.cancelled.is_set():
+            return self._cancelled()
+        self._guardian.deadline(recording.deadline_s(plan))
+        guards = Guards(plan, self._folder.inside, self._samples)
+        done = recording.record(window, plan, guards, self._orders.cancelled.is_set, self._tell_recording)
+        ended_ns = time.monotonic_ns()
+        self._guardian.deadline(_FINISH_S)
+        window.put_away()
+        self._facts |= {"touched_mono_ns": began_ns, "ended_mono_ns": ended_ns, "starts_mono_ns": window.starts_ns}
+        self._tell("finishing", "putting the record away")
+        return self._finish(done, began_ns, ended_ns)
+
+    def settle(self) -> None:
+        """Lets go of everything, whatever happened before. What is recorded is kept."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._window is not None:
+            self._window.put_away()
+        else:
+            for one in self._reached:
+                for fd in {one.channel.commands, one.channel.records}:
+                    with suppress(OSError):
+                        os.close(fd)
+        if self._kept is None:
+            with suppress(OSError):
+                self._folder.close()
+                self._folder.settle("the capture failed")
+        if self._guardian is not None:
+            self._guardian.done()
+        if self._lock is not None:
+            self._lock.release()
+
+    # -- before the window -------------------------------------------------
+
+    def _take_lock(self) -> Lock:
+        try:
+            return Lock(self._plan.target)
+        except GputopError as taken:
+            raise Refused(taken.what, taken.why, taken.todo) from None
+
+    def _watch_engine(self) -> None:
+        url = self._order.get("url")
+        if url is None:
+            return
+        try:
+            self._watch = EngineWatch(_metrics(url, self._order.get("api_key"), self._order.get("ca_file")))
+        except GputopError as failure:
+            self._facts["engine_error"] = failure.sentence()
+
+    def _prepared(self) -> dict[int, Reached]:
+        found = {rank.pid: clients.reach_prepared(rank) for rank in self._plan.ranks}
+        return {pid: one for pid, one in found.items() if one is not None}
+
+    def _pace_known(self) -> bool:
+        """Waits until the engine's own pace is known; false when cancelled meanwhile."""
+        until = time.monotonic() + _BEFORE_S if self._watch is not None else 0.0
+        if self._before:
+            until = min(until, self._before[0].mono_ns / 1e9 + _BEFORE_S)
+        while time.monotonic() < until and not self._orders.cancelled.is_set():
+            time.sleep(_TICK_S)
+        return not self._orders.cancelled.is_set()
+
+    def _reach(self, prepared: dict[int, Reached]) -> bool:
+        """Reaches the client of every rank; false when cancelled meanwhile."""
+        for rank in self._plan.ranks:
+            if self._orders.cancelled.is_set():
+                return False
+            assert self._guardian is not None
+            self._guardian.deadline(_INJECT_S + 10.0)
+            self._tell("inject", f"PID {rank.pid} ({rank.title})")
+            self._reached.append(prepared.get(rank.pid) or clients.inject(rank, _INJECT_S))
+        return True
+
+    # -- after it ----------------------------------------------------------
+
+    def _finish(self, done: recording.Recorded, began_ns: int, ended_ns: int) -> Progress:
+        window = self._window
+        assert window is not None
+        self._facts["ranks"] = [self._rank_facts(position) for position in range(len(window.members))]
+        if not any(member.stream.started_ns for member in window.members):
+            if done.cancelled:
+                return self._cancelled()
+            raise GputopError("nothing was recorded", done.trouble or "no client began")
+        outcome, what = "done", ""
+        if done.cancelled:
+            outcome, what = "cancelled", "the window was cancelled"
+        elif done.trouble is not None:
+            outcome, what = "incomplete", "the window was ended early"
+        self._facts |= {"outcome": outcome, "what": what, "why": done.trouble}
+        self._store()
+        if outcome != "cancelled":
+            self._facts["recovered"] = self._recover(began_ns, ended_ns)
+        self._store()
+        path = self._bundled(self._folder.keep(whole=outcome == "done"))
+        todo = "what was recorded until then is kept" if outcome != "done" else ""
+        return Progress(
+            "ended",
+            records_bytes=window.bytes,
+            outcome=outcome,  # type: ignore[arg-type]
+            path=str(path),
+            details={name: self._facts[name] for name in ("recovered", "bundle_error") if name in self._facts},
+            what=what,
+            why=done.trouble or "",
+            todo=todo,
+        )
+
+    def _bundled(self, folder: Path) -> Path:
+        """The folder with its verdict and its lasting name; as it was where that can't be made."""
+        # Loads NumPy: not before the window is over.
+        from gputop_llm.capture.bundling import bundled
+
+        self._kept = folder
+        self._tell("finishing", "making the verdict")
+        assert self._guardian is not None
+        self._guardian.deadline(_VERDICT_S)
+        with suppress(OSError):
+            os.nice(_NICE)
+        try:
+            self._kept = bundled(folder)
+        except GputopError as failure:
+            self._facts["bundle_error"] = failure.sentence()
+        except Exception as bug:  # noqa: BLE001 - the record is whole, whatever its verdict runs into
+            self._facts["bundle_error"] = f"no verdict could be made: {type(bug).__name__}: {bug}"
+        return self._kept
+
+    def _cancelled(self) -> Progress:
+        return Progress(
+            "ended", outcome="cancelled", what="the capture was cancelled", why="before anything was recorded"
+        )
+
+    def _recover(self, began_ns: int, ended_ns: int) -> bool | None:
+        """Watches the engine until it is back at its pace, for at most `RECOVERY_S`."""
+        if self._watch is None:
+            return None
+        # Whoever waits for the verdict can read what is recorded meanwhile.
+        records = {"records": str(self._folder.path)}
+        self._tell("recovering", "watching the engine come back to its pace", records)
+        assert self._guardian is not None
+        self._guardian.deadline(RECOVERY_S + _FINISH_S)
+        while True:
+            since_s = (time.monotonic_ns() - ended_ns) / 1e9
+            back = recovered(self._samples(), began_ns, ended_ns)
+            enough = since_s >= _LEAST_AFTER_S and back is not False
+            if enough or since_s >= RECOVERY_S or self._orders.cancelled.is_set():
+                return back
+            time.sleep(_TICK_S)
+
+    def _rank_facts(self, position: int) -> dict[str, Any]:
+        assert self._window is not None
+        member, reached = self._window.members[position], self._reached[position]
+        stream = member.stream
+        rank = self._plan.ranks[position]
+        return {
+            "file": member.name,
+            "pid": rank.pid,
+            "rank": rank.rank,
+            "reached_by": reached.how,
+            **reached.details,
+            "bytes": stream.bytes,
+            "whole": stream.end is not None,
+            "cupti_version": stream.hello.cupti_version if stream.hello else None,
+            "cupti_library": stream.hello.library if stream.hello else None,
+            "enabling_ms": stream.enabling_ns / 1e6 if stream.enabling_ns is not None else None,
+            "ending_ms": stream.end.took_ns / 1e6 if stream.end else None,
+            "end_reason": stream.end.reason if stream.end else None,
+            "dropped": stream.end.dropped if stream.end else None,
+        }
+
+    def _samples(self) -> Sequence[EngineSample]:
+        return (*self._before, *(self._watch.samples() if self._watch is not None else ()))
+
+    def _store(self) -> None:
+        """What is known so far, beside the records: nothing that was seen is lost with this process."""
+        if self._watch is not None:
+            self._facts["engine_error"] = self._watch.error
+        with suppress(OSError):
+            if samples := self._samples():
+                self._folder.write_text(ENGINE_LINES, "".join(f"{sample_line(one)}\n" for one in samples))
+            if frames := self._orders.frames():
+                self._folder.write_text(FRAME_LINES, "".join(f"{one}\n" for one in frames))
+            self._folder.write_json(FACTS, self._facts)
+
+    # -- telling -----------------------------------------------------------
+
+    def _tell(self, stage: Stage, text: str, details: Mapping[str, Any] | None = None) -> None:
+        self._teller.tell(Progress(stage, text, details=details or {}))
+
+    def _tell_recording(self, window: Window) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            self._teller.tell(Progress("recording", "recording", window.share, window.bytes))
+
+
+def _metrics(url: str, api_key: str | None, ca_file: str | None) -> Source[Any]:
+    from gputop_llm.sources.metrics import MetricsSource
+
+    return MetricsSource(url, api_key=api_key, ca_file=ca_file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""`gputop-llm capture`: one bounded window in the running engine, agreed to first; then its verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gputop_llm import __version__
+from gputop_llm.capture.node_route import NodeRoute
+from gputop_llm.capture.plan import Plan, plan_json
+from gputop_llm.capture.progress import Progress
+from gputop_llm.capture.run import CaptureRun
+from gputop_llm.commands import output
+from gputop_llm.commands.live import session_on, short_settings
+from gputop_llm.commands.snapshot import settled_frame
+from gputop_llm.config import Config
+from gputop_llm.errors import ExitCode, GputopError, NothingFound, UsageError
+from gputop_llm.follow import describe
+from gputop_llm.model import Frame, Target
+from gputop_llm.node import driver_here
+from gputop_llm.printable import printable
+from gputop_llm.report.jsonform import frame_line, plain
+from gputop_llm.report.outcome import judge
+
+SCHEMA = "gputop-llm/capture/1"
+_BEFORE_S = 60.0
+
+
+def run(arguments: Namespace) -> int:
+    """Plans, asks, captures, prints the verdict; returns 0 when it is whole and could be judged, else 4.
+
+    Raises:
+        UsageError: a setting can't be used, or nobody could be asked.
+        NothingFound: there is no target, or none of its processes uses a GPU.
+        GputopError: it was refused, or nothing could be recorded.
+        KeyboardInterrupt: it was not agreed to, or cancelled before anything was recorded.
+    """
+    config = short_settings(arguments)
+    route = NodeRoute(config, Path(arguments.output) if arguments.output else None)
+    with session_on(config, arguments, None) as session:
+        forward = _Forward()
+        session.start(forward.frame)
+        frame = settled_frame(session, config)
+        plan = route.plan(frame, _target(frame, config), arguments.seconds, arguments.steps)
+        _agree(plan, arguments.yes)
+        before = session.history.frames(_BEFORE_S)
+        with closing(route.begin(plan, [frame_line(one) for one in before], before)) as capture:
+            forward.capture = capture
+            ended = _followed(capture)
+            forward.capture = None
+    if ended.path is None:
+        if ended.outcome == "cancelled":
+            raise KeyboardInterrupt
+        raise GputopError(ended.what, ended.why, ended.todo)
+    return _printed(plan, ended, arguments.json)
+
+
+class _Forward:
+    """Hands the session's frames on to the capture that goes on."""
+
+    def __init__(self) -> None:
+        self.capture: CaptureRun | None = None
+
+    def frame(self, frame: Frame) -> None:
+        if (capture := self.capture) is not None:
+            capture.frame(frame_line(frame))
+
+
+def _target(frame: Frame, config: Config) -> Target:
+    if frame.focused is not None:
+        return frame.focused
+    outcome = judge(frame, config, driver_here())
+    if outcome.code is ExitCode.NOTHING_FOUND:
+        raise NothingFound(outcome.sentences[0])
+    found = frame.targets.value.targets if frame.targets.value is not None else ()
+    several = [describe(one) for one in found if one.attachable is None and one.engine != "cuda"]
+    if len(several) > 1:
+        raise UsageError("cannot tell which engine to capture", "; ".join(several), "name one with --pid")
+    raise NothingFound("cannot capture", "no engine or process on a GPU was found", "name one with --pid")
+
+
+def _agree(plan: Plan, yes: bool) -> None:
+    """Says what will be done, and asks whether it may be.
+
+    Raises:
+        UsageError: nobody can be asked.
+        KeyboardInterrupt: the answer is no.
+    """
+    output.complain(f"{label + ':':<10}{text}" for label, text in plan.facts())
+    if yes:
+        return
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        raise UsageError("nothing was captured", "there is no terminal to ask at", "--yes agrees to the above")
+    sys.stderr.write("Capture now? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        output.complain(["nothing was captured"])
+        raise KeyboardInterrupt
+
+
+def _followed(capture: CaptureRun) -> Progress:
+    """How it ended. The first Ctrl-C cancels it, a second one doesn't wait for its end."""
+    with _progress_line() as show:
+        told = capture.follow()
+        while True:
+            try:
+                for one in told:
+                    show(one)
+                break
+            except KeyboardInterrupt:
+                if capture.cancelled:
+                    raise
+                capture.cancel()
+                told = capture.follow()
+    assert capture.ended is not None
+    return capture.ended
+
+
+@contextmanager
+def _progress_line() -> Iterator[Any]:
+    """Shows progress in one line on standard error, where that is a terminal."""
+    stream = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+
+    def show(progress: Progress) -> None:
+        if stream is not None and progress.stage != "ended":
+            share = f" {100 * progress.share:3.0f} %" if progress.share is not None else ""
+            stream.write(f"\r{printable(progress.text, 100)}{share}\x1b[K")
+            stream.flush()
+
+    try:
+        yield show
+    finally:
+        if stream is not None:
+            stream.write("\r\x1b[K")
+            stream.flush()
+
+
+def _printed(plan: Plan, ended: Progress, as_json: bool) -> int:
+    # Only here: nothing before the end needs NumPy.
+    from gputop_llm.report import verdict_json, verdict_text
+    from gputop_llm.store.bundle import expanded
+    from gputop_llm.timeline.read import read_capture
+    from gputop_llm.verdict import assemble
+
+    assert ended.path is not None
+    if ended.outcome != "done":
+        output.complain([GputopError(ended.what, ended.why, ended.todo).sentence()])
+    if not as_json:
+        output.complain([f"kept in {ended.path}"])
+    files, pace = expanded([Path(ended.path)])
+    verdict = assemble.judge(read_capture(files), pace=pace)
+    if as_json:
+        told = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "outcome": ended.outcome,
+            "path": ended.path,
+            "why": ended.why or None,
+            "details": plain(dict(ended.details)),
+            "plan": plain(plan_json(plan)),
+            "verdict": verdict_json.verdict_object(verdict),
+        }
+        output.write_text(json.dumps(told, allow_nan=False, indent=2) + "\n")
+    else:
+        output.write_text(verdict_text.verdict_text(verdict))
+    return ExitCode.OK if verdict.judged and ended.outcome == "done" else ExitCode.PARTIAL

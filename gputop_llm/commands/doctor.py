@@ -1,0 +1,116 @@
+"""`gputop-llm doctor`: which captures are possible, what is in the way, and what crashes have left."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gputop_llm import __version__, paths
+from gputop_llm.capture import leftovers
+from gputop_llm.capture.doctor import Examined, Process, examine
+from gputop_llm.capture.leftovers import Leftover, Mapped
+from gputop_llm.capture.routes import Route
+from gputop_llm.commands import output
+from gputop_llm.commands.live import session_on, short_settings
+from gputop_llm.commands.snapshot import settled_frame
+from gputop_llm.config import Config
+from gputop_llm.errors import ExitCode
+from gputop_llm.model import Target
+from gputop_llm.printable import printable
+from gputop_llm.report.jsonform import plain
+
+SCHEMA = "gputop-llm/doctor/1"
+_MARKS = {"open": "open", "closed": "no", "unbuilt": "later"}
+
+
+def run(arguments: Namespace) -> int:
+    """Looks, prints; returns 0.
+
+    Raises:
+        UsageError: a setting can't be used.
+        NothingFound: there is no such process.
+    """
+    config = short_settings(arguments)
+    folders = [folder for folder in (paths.captures_folder(), *map(Path, arguments.output or ())) if folder]
+    found = None
+    if arguments.leftovers:
+        found = leftovers.clean_up(folders, leftovers.run_folders())
+        examined, still = None, leftovers.mapped()
+    else:
+        examined = examine(_target(config, arguments), config.pid, folders[-1] if folders else None)
+        still = examined.mapped
+    if arguments.json:
+        output.write_text(_json(examined, found, still))
+    else:
+        lines = _examined_lines(examined) if examined is not None else _leftover_lines(found or (), still)
+        output.write_text("".join(f"{printable(line)}\n" for line in lines))
+    return ExitCode.OK
+
+
+def _target(config: Config, arguments: Namespace) -> Target | None:
+    """The target that a capture would be of; None where there is none, or several."""
+    with session_on(config, arguments, None) as session:
+        session.start()
+        return settled_frame(session, config).focused
+
+
+def _examined_lines(examined: Examined) -> Iterator[str]:
+    if not examined.processes:
+        yield "no target: no engine or process on a GPU was found, or several were (name one with --pid)"
+    else:
+        yield examined.target or f"process {examined.processes[0].pid}"
+    for routes, processes in _alike(examined.processes):
+        yield ""
+        yield ", ".join(f"PID {one.pid} ({one.title}, user {one.user or 'unknown'})" for one in processes)
+        for route in routes:
+            yield f"  {_MARKS[route.state]:<6} {route.title}{_because(route)}"
+    yield ""
+    yield f"this user      {'root' if examined.root else 'not root'}"
+    yield f"capture lock   {examined.holder.words(time.time()) if examined.holder is not None else 'free'}"
+    yield f"captures go to {examined.folder or 'nowhere'}{f' ({examined.room})' if examined.room else ''}"
+    yield from _mapped_lines(examined.mapped)
+
+
+def _alike(processes: tuple[Process, ...]) -> Iterator[tuple[tuple[Route, ...], list[Process]]]:
+    """Processes with the same ways into them, together."""
+    groups: dict[tuple[Route, ...], list[Process]] = {}
+    for process in processes:
+        groups.setdefault(process.routes, []).append(process)
+    yield from groups.items()
+
+
+def _because(route: Route) -> str:
+    if route.state == "open":
+        return ""
+    if route.state == "unbuilt":
+        return f": {route.why}; it will need {route.opens}"
+    return f": {route.why}{f' -> {route.opens}' if route.opens else ''}"
+
+
+def _leftover_lines(found: tuple[Leftover, ...], still: tuple[Mapped, ...]) -> Iterator[str]:
+    if not found:
+        yield "no leftovers"
+    for one in found:
+        yield f"{one.path}: {one.done}"
+    yield from _mapped_lines(still)
+
+
+def _mapped_lines(still: tuple[Mapped, ...]) -> Iterator[str]:
+    for one in still:
+        yield f"stays          PID {one.pid} ({one.name}) has {', '.join(one.libraries)} mapped, idle, until it ends"
+
+
+def _json(examined: Examined | None, found: tuple[Leftover, ...] | None, still: tuple[Mapped, ...]) -> str:
+    told: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": __version__,
+        **({name: plain(value) for name, value in asdict(examined).items()} if examined is not None else {}),
+        "mapped": [plain(asdict(one)) for one in still],
+        "leftovers": None if found is None else [plain(asdict(one)) for one in found],
+    }
+    return json.dumps(told, allow_nan=False, indent=2) + "\n"

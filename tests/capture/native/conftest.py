@@ -1,0 +1,42 @@
+"""What the tests of the native client share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from tests.capture.native.hosting import Host, Line, built, hosting
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory):
+    """The libraries and programs; one folder for all workers of a test run."""
+    base = tmp_path_factory.getbasetemp()
+    return built((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "native")
+
+
+@pytest.fixture
+def a_host(native):
+    """Starts programs that use CUDA, with the client and the given other libraries (default: CUPTI)."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*libraries: object, **options: object) -> Host:
+            command = (native.host, native.client, native.cuda, *(libraries or (native.cupti,)))
+            return stack.enter_context(hosting(*command, **options))
+
+        yield start
+
+
+@pytest.fixture
+def a_line():
+    """Connects to hosts, and hangs up at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(host: Host) -> Line:
+            line = host.connect()
+            stack.callback(line.close)
+            return line
+
+        yield connect

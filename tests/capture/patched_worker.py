@@ -1,0 +1,74 @@
+"""The capture's worker for tests: its lock is the test's own, and it reaches the client of `serving.py`.
+
+The node's lock is one for all; tests run at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from gputop_llm.capture import clients, guards, native, recording, worker
+from gputop_llm.capture.clients import Reached
+from gputop_llm.capture.guardian import Guardian
+from gputop_llm.capture.lock import Lock
+
+
+@dataclass
+class Socket:
+    commands: int
+    records: int
+
+
+def reach(rank):
+    path = f"{os.environ['GPUTOP_TEST_SOCKETS']}/{rank.pid}-{rank.start_ticks}.sock"
+    if not os.path.exists(path):
+        return None
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(path)
+    fd = peer.detach()
+    return Reached(Socket(fd, fd), "run")
+
+
+def main():
+    clients.reach_prepared = reach
+    worker.Lock = lambda target: Lock(target, os.environ["GPUTOP_TEST_LOCK"])
+    worker._BEFORE_S = float(os.environ.get("GPUTOP_TEST_BEFORE_S", "0"))
+    worker.RECOVERY_S = worker._LEAST_AFTER_S = float(os.environ.get("GPUTOP_TEST_AFTER_S", "0"))
+    # Disks of test machines are small and full.
+    guards.FREE_PCT = 0.0
+    guards.FREE_BYTES = 1 << 20
+    if bound := os.environ.get("GPUTOP_TEST_FSIZE"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(bound), int(bound)))
+    if within := os.environ.get("GPUTOP_TEST_DEADLINE_S"):
+        said = Guardian.deadline
+        Guardian.deadline = lambda self, _: said(self, float(within))
+    if late := os.environ.get("GPUTOP_TEST_LATE_S"):
+        guards.LATE_S = recording.END_WITHIN_S = recording.HELLO_WITHIN_S = float(late)
+    if library := os.environ.get("GPUTOP_TEST_LIBRARY"):
+        native.library_path = lambda: Path(library)
+    if stage := os.environ.get("GPUTOP_TEST_STALL"):
+        stall_at(stage)
+    worker.main()
+
+
+def stall_at(stage):
+    """The worker tells that it has come to a stage, and goes no further."""
+    import time
+
+    told = worker.Worker._tell
+
+    def tell(self, now, *what):
+        told(self, now, *what)
+        if now == stage:
+            while True:
+                time.sleep(60)
+
+    worker.Worker._tell = tell
+
+
+if __name__ == "__main__":
+    main()

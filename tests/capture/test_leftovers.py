@@ -1,0 +1,140 @@
+"""What a crash left is found and removed; what is recorded is kept; what isn't ours or goes on is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.leftovers import clean_up
+from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.timeline import native_format as form
+from gputop_llm.timeline.native_format import Chunk
+
+GREETING = form.MAGIC + form.CHUNK_HEADER.pack(Chunk.HELLO, 16) + bytes(16)
+RECORD = GREETING + form.CHUNK_HEADER.pack(Chunk.STARTED, form.STARTED.size) + bytes(form.STARTED.size)
+LONG_AGO_S = 10_000
+
+
+def unfinished(folder, content, worker=(2**22 + 1, 1)):
+    """A capture's folder as a crash leaves it."""
+    made = CaptureFolder(folder, "20261129T000000Z-vllm-7")
+    made.make()
+    if worker is not None:
+        made.write_json("capture.json", {"schema": 1, "worker": {"pid": worker[0], "start_ticks": worker[1]}})
+    os.write(made.open_record("rank0_pid7.gtw"), content)
+    made.close()
+    return made.path
+
+
+def aged(path):
+    os.utime(path, (time.time() - LONG_AGO_S,) * 2)
+
+
+def test_a_capture_without_a_record_is_removed(captures):
+    path = unfinished(captures, GREETING)
+    (found,) = clean_up([captures], [])
+
+    assert (found.kind, found.path) == ("capture", str(path))
+    assert found.done == "removed: nothing was recorded"
+    assert list(captures.iterdir()) == []
+    assert clean_up([captures], []) == ()
+
+
+def test_a_record_is_kept_under_its_own_name(captures):
+    unfinished(captures, RECORD)
+    (found,) = clean_up([captures], [])
+
+    (kept,) = captures.iterdir()
+    assert found.done == f"kept as {kept.name}"
+    assert kept.name == "20261129T000000Z-vllm-7-incomplete"
+    assert (kept / "rank0_pid7.gtw").read_bytes() == RECORD
+    assert json.loads((kept / "capture.json").read_text())["outcome"] == "incomplete"
+
+
+def test_a_capture_that_goes_on_is_left_alone(captures):
+    path = unfinished(captures, GREETING, worker=(os.getpid(), ProcFs().stat(os.getpid()).start_ticks))
+    aged(path)
+
+    assert clean_up([captures], []) == ()
+    assert path.is_dir()
+
+
+def test_one_that_has_just_been_made_is_left_alone_until_it_is_old(captures):
+    path = unfinished(captures, GREETING, worker=None)
+    assert clean_up([captures], []) == ()
+
+    aged(path)
+    assert len(clean_up([captures], [])) == 1
+
+
+def test_nothing_is_reached_through_a_link(captures, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("kept")
+    captures.mkdir()
+    (captures / ".one.partial").symlink_to(elsewhere)
+    (captures / ".partial-two").symlink_to(elsewhere)
+    aged(elsewhere)
+    clean_up([captures], [captures / ".one.partial"])
+
+    assert (elsewhere / "precious").read_text() == "kept"
+    assert (captures / ".one.partial").is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+def test_another_users_are_left_alone(captures):
+    path = unfinished(captures, GREETING)
+    os.chown(path, 65534, 65534)
+    (found,) = clean_up([captures], [])
+
+    assert "another user's" in found.done
+    assert path.is_dir()
+
+
+def test_a_half_written_bundle_is_removed_once_it_is_old(captures):
+    bundle = captures / ".partial-one"
+    bundle.mkdir(parents=True)
+    (bundle / "verdict.md").write_text("half")
+    assert clean_up([captures], []) == ()
+
+    aged(bundle)
+    (found,) = clean_up([captures], [])
+    assert found.kind == "bundle"
+    assert list(captures.iterdir()) == []
+
+
+@pytest.fixture
+def runtime(tmp_path, monkeypatch):
+    """A short path: that of a socket may have 107 bytes."""
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir(mode=0o700)
+    return Path("run")
+
+
+def test_sockets_that_nobody_serves_are_removed_and_others_stay(runtime):
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(runtime / "1-1.sock"))
+    listening.listen()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(runtime / "2-2.sock"))
+    (runtime / "notes.txt").write_text("not ours")
+    (runtime / "3-3.sock").write_text("no socket")
+    found = clean_up([], [runtime])
+
+    assert [(one.kind, Path(one.path).name) for one in found] == [("socket", "2-2.sock")]
+    assert {path.name for path in runtime.iterdir()} == {"1-1.sock", "notes.txt", "3-3.sock"}
+    listening.close()
+
+
+def test_a_folder_without_sockets_goes(runtime):
+    (found,) = clean_up([], [runtime])
+
+    assert found.kind == "folder"
+    assert not runtime.exists()
+    assert clean_up([], [runtime]) == ()
