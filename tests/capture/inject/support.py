@@ -54,7 +54,7 @@ class Target:
         assert self.process.poll() is None, f"the target ended: {self.process.returncode}"
         before = self.counts()
         until(lambda: all(self.counts()[w] > n + 2 for w, n in before.items()), f"progress of all in {before}")
-        assert (self.slot(WRONG), hex(self.slot(LAST))) == (0, "0x0")
+        assert (self.slot(WRONG), hex(self.slot(LAST))) == (0, "0x0"), (self.slot(WRONG), hex(self.slot(LAST)))
 
     def inject(self, library, deadline_s=20.0):
         return inject(self.pid, self.ticks, library, deadline_s)
