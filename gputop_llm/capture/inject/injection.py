@@ -29,6 +29,7 @@ from gputop_llm.capture.inject.openness import (
     closed_by_rights,
     no_safe_thread,
     running_since,
+    seccomp_mode,
 )
 from gputop_llm.capture.inject.ptrace import NotStopped, Stopped
 from gputop_llm.capture.inject.refused import InjectionRefused
@@ -46,7 +47,7 @@ from gputop_llm.capture.inject.stub import (
     library_path,
     new_block,
 )
-from gputop_llm.capture.inject.victim import lend
+from gputop_llm.capture.inject.victim import killed_for, lend
 from gputop_llm.capture.inject.waits import Wait, raw, thread_ids, waiting_threads
 
 _MOST_STOPS = 40
@@ -103,6 +104,7 @@ class _Injection:
         self.name = f"{CLIENT_PREFIX}{hashlib.sha256(library).hexdigest()[:12]}"
         self.kernel = _kernel()
         self.stopped_ms = 0.0
+        self.filtered = seccomp_mode(pid) == "2"
         self.last_lent: int | None = None
 
     def run(self) -> Channel:
@@ -230,6 +232,7 @@ class _Injection:
                 self._same_process()
                 stops += 1
                 try:
+                    self._survives(wait)
                     lent = lend(
                         self.pid, wait, calls, self.memory, self.maps, self.runtime, kernel=self.kernel, before=before
                     )
@@ -251,6 +254,14 @@ class _Injection:
             if time.monotonic() > search_end:
                 raise no_safe_thread(self.pid, last)
             time.sleep(_SEARCH_AGAIN_S)
+
+    def _survives(self, wait: Wait) -> None:
+        """Refuses a process that would be killed for one of our system calls, as far as that can be known."""
+        if self.filtered and (call := killed_for(self.pid, wait)) is not None:
+            raise InjectionRefused(
+                f"its seccomp filter would kill it for {call}",
+                f"allow {call} in its filter (systemd: SystemCallFilter=), or start it by `gputop-llm run -- COMMAND`",
+            )
 
     def _progress(self, scratch: Scratch) -> Progress | None:
         """What the block says; None when it is gone."""

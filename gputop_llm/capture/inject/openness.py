@@ -59,6 +59,13 @@ def running_since(pid: int) -> int | None:
     return None
 
 
+def seccomp_mode(pid: int) -> str:
+    """The number of /proc/PID/status: "0" none, "1" strict, "2" filters; empty when it can't be told."""
+    with suppress(OSError):
+        return ProcFs().status(pid).get("Seccomp", "")
+    return ""
+
+
 def no_safe_thread(pid: int, tried: str = "") -> InjectionRefused:
     """The refusal of a process that has no thread to borrow, saying what its threads do."""
     return InjectionRefused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ _GETREGSET = 0x4204
 _SEIZE = 0x4206
 _INTERRUPT = 0x4207
 _GETSIGMASK = 0x420A
+_SECCOMP_GET_FILTER = 0x420C
 _NT_X86_XSTATE = 0x202
 _EVENT_STOP = 128
 _WALL = 0x40000000
@@ -166,6 +168,17 @@ class Stopped:
         vector = _Iovec(ctypes.addressof(buffer), _XSTATE_MOST_BYTES)
         _call(_GETREGSET, self.tid, _NT_X86_XSTATE, ctypes.byref(vector))
         return buffer.raw[: vector.length]
+
+    def seccomp_filters(self) -> list[bytes] | None:
+        """The programs of its seccomp filters; None where we may not read them (without CAP_SYS_ADMIN, or filtered)."""
+        filters: list[bytes] = []
+        while True:
+            count = _libc.ptrace(_SECCOMP_GET_FILTER, self.tid, len(filters), None)
+            if count < 0:
+                return filters if ctypes.get_errno() == errno.ENOENT else None
+            buffer = ctypes.create_string_buffer(count * 8)
+            _call(_SECCOMP_GET_FILTER, self.tid, len(filters), buffer)
+            filters.append(buffer.raw)
 
     def poke(self, address: int, data: bytes) -> None:
         """Writes to memory that may be read-only; a whole number of words."""

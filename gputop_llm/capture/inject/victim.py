@@ -16,6 +16,7 @@ from gputop_llm.capture.inject.frames import KERNEL_SEGMENTS, SYSCALL, Call, Unk
 from gputop_llm.capture.inject.memory import Mapping, Maps, Memory
 from gputop_llm.capture.inject.ptrace import NotStopped, Registers, Stopped
 from gputop_llm.capture.inject.runtime import Runtime
+from gputop_llm.capture.inject.seccomp import kills
 from gputop_llm.capture.inject.waits import Wait
 
 _CODE_SEGMENT = 0x33
@@ -93,6 +94,25 @@ def lend(
             _as_found(thread, wait, registers, pid)
         thread.detach()
     return Borrowed((time.perf_counter() - thread.since) * 1000)
+
+
+def killed_for(pid: int, wait: Wait) -> str | None:
+    """The system call of ours for which a thread's seccomp filters would kill it; None: none, or it is not to be known.
+
+    Raises:
+        NotStopped, OSError: as `lend`.
+    """
+    thread = Stopped(wait.tid, time.monotonic() + _STOP_WITHIN_S)
+    registers = thread.registers()
+    try:
+        filters = thread.seccomp_filters()
+    finally:
+        _as_found(thread, wait, registers, pid)
+        thread.detach()
+    try:
+        return None if filters is None else kills(filters)
+    except ValueError:
+        return None
 
 
 def _as_found(thread: Stopped, wait: Wait, registers: Registers, pid: int) -> None:

@@ -45,14 +45,16 @@ class Target:
     def counts(self):
         """What each thread has done, by its word."""
         still = {"futex", "spin", "alarms", "children", "undumpable"}
-        return {w: self.slot(i) for i, w in enumerate(self.words) if w not in still and not w.startswith("deny-")}
+        return {
+            w: self.slot(i) for i, w in enumerate(self.words) if w not in still and not w.startswith(("deny-", "kill-"))
+        }
 
     def assert_goes_on(self):
         """All its threads make progress, and none has seen anything wrong."""
         assert self.process.poll() is None, f"the target ended: {self.process.returncode}"
         before = self.counts()
         until(lambda: all(self.counts()[w] > n + 2 for w, n in before.items()), f"progress of all in {before}")
-        assert (self.slot(WRONG), self.slot(LAST)) == (0, 0)
+        assert (self.slot(WRONG), hex(self.slot(LAST))) == (0, "0x0"), (self.slot(WRONG), hex(self.slot(LAST)))
 
     def inject(self, library, deadline_s=20.0):
         return inject(self.pid, self.ticks, library, deadline_s)

@@ -267,12 +267,12 @@ static void allocate_and_load(int slot)
     }
 }
 
-static void deny(long number)
+static void deny(long number, uint32_t answer)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, answer),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {4, filter};
@@ -288,7 +288,7 @@ int main(int count, char **words)
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) abort();
     struct itimerval often = {{0, 700}, {0, 700}};
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
-    long denied[8], denials = 0;
+    long denied[8], denials = 0, deadly = 0;
     int alarms = 0, children = 0, busy = -1;
     uint64_t threads = 0;
     for (int i = 2; i < count; i++) {
@@ -300,10 +300,12 @@ int main(int count, char **words)
         else if (!strcmp(words[i], "children")) children = signals_expected = 1;
         else if (!strcmp(words[i], "undumpable")) prctl(PR_SET_DUMPABLE, 0);
         else if (!strncmp(words[i], "deny-", 5)) denied[denials++] = atol(words[i] + 5);
+        else if (!strncmp(words[i], "kill-", 5)) deadly = atol(words[i] + 5);
         else pthread_create(&thread, NULL, run, job), threads++;
     }
     while (counters[BEGUN] < threads) usleep(1000);
-    while (denials) deny(denied[--denials]);
+    while (denials) deny(denied[--denials], SECCOMP_RET_ERRNO | EPERM);
+    if (deadly) deny(deadly, SECCOMP_RET_KILL_PROCESS);
     if (alarms) {
         sigaction(SIGALRM, &action, NULL);
         setitimer(ITIMER_REAL, &often, NULL);

@@ -96,8 +96,9 @@ def inject_for_ever(pid, ticks, library):
 
 def test_a_target_that_becomes_another_program_keeps_pid_and_start_time(start_python, library):
     process = start_python(
-        "import os, sys, time\nprint('ready', flush=True)\ntime.sleep(0.3)\n"
-        "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60)'])"
+        "import os, signal, sys, time\n"
+        "def replace(*_): os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "signal.signal(signal.SIGUSR1, replace)\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)"
     )
     ticks, loaded = running_since(process.pid), 0
 
@@ -108,6 +109,8 @@ def test_a_target_that_becomes_another_program_keeps_pid_and_start_time(start_py
             loaded += not channel.reused
             os.close(channel.commands)
             os.close(channel.records)
+            if loaded == 1 and not channel.reused:
+                os.kill(process.pid, signal.SIGUSR1)
         return loaded == 2
 
     until(loaded_in_both)
