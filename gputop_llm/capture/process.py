@@ -56,7 +56,8 @@ def start(module: str, arguments: Sequence[str] = (), pass_fds: Sequence[int] = 
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            env={**environment, "PYTHONPATH": path},
+            # As in gputop_llm.timeline, for a worker that has no say in what is loaded first.
+            env={**environment, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
             # `-m` puts the working directory first on the path: nobody's own module must get in.
             cwd="/",
             start_new_session=True,
