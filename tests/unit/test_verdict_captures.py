@@ -44,6 +44,9 @@ RIGHT = {
     "h200/native_vllm-0.24_kernels+api_0.5s.gtw.xz": Expected(
         FINDS, {0: 47.68}, 499.9, "launch-bound", ("Launch-bound",), ("sync-bound", "transfer-bound")
     ),
+    "h200/native_vllm-0.24_named_0.5s.gtw.xz": Expected(
+        FINDS, {0: 26.88}, 500.0, "launch-bound", ("Launch-bound",), ("sync-bound", "transfer-bound")
+    ),
     "public/nsysai_h100_2gpu_1s.sqlite.xz": Expected(
         FINDS,
         {0: 99.3, 1: 99.3},
@@ -232,6 +235,15 @@ def test_a_native_record_of_replays_reads_nearly_as_busy_as_whole_replays_did():
     assert any("names of 45 kernels" in note for note in verdict.notes)
     (row,) = verdict.tables["coverage"]
     assert (row["kernels"], row["copies"], row["memsets"]) == (37_486, 910, 80)
+
+
+def test_a_window_of_our_own_client_in_a_live_engine_names_kernels_and_steps():
+    verdict = verdict_on("h200/native_vllm-0.24_named_0.5s.gtw.xz")
+
+    assert verdict.tables["kernels"][0]["kernel"] == "nvjet_sm90_tst_128x32_64x10_2x1_v_bz_TNT"
+    assert [row["family"] for row in verdict.tables["families"][:2]] == ["GEMM", "attention"]
+    decode = next(row for row in verdict.tables["steps"] if row["phase"] == "decode")
+    assert (decode["steps"], decode["kernels"], decode["launches"]) == (107, 213.0, 25.0)
 
 
 def test_every_idle_share_of_a_node_level_record_carries_its_error():
