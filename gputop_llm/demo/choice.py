@@ -15,11 +15,13 @@ WITH_NEAR_MISS = (
     "spec-decode-weak", "errors-rising", "rank-imbalance", "underloaded", "stalled", "warming-up",
     "metrics-stale", "gpu-busy-not-working", "gpu-starved", "host-bound", "cpu-throttled", "bandwidth-bound",
     "compute-bound", "comm-bound", "comm-bound-straggler", "copy-bound", "memory-spike", "noisy-neighbour",
-    "power-capped", "thermal-throttled", "hw-slowdown", "link-degraded", "gpu-fault",
+    "power-capped", "thermal-throttled", "hw-slowdown", "link-degraded", "gpu-fault", "cpu-throttled-steal",
+    "errors-rising-http",
 )  # fmt: skip
 # These have no near miss of their own.
 RAISING_ONLY = (
-    "stalled-deadlock", "stalled-frozen", "stalled-dead-worker", "metrics-stale-hangs", "metrics-stale-slow",
+    "stalled-deadlock", "stalled-frozen", "stalled-dead-worker", "stalled-front-end", "stalled-ended",
+    "stalled-orphan", "metrics-stale-hangs", "metrics-stale-slow",
     "metrics-stale-stands", "noisy-neighbour-growing", "link-degraded-replays", "gpu-fault-xid",
 )  # fmt: skip
 NAMES = frozenset((*MAIN, *WITH_NEAR_MISS, *(f"{name}-near-miss" for name in WITH_NEAR_MISS), *RAISING_ONLY))

@@ -23,18 +23,21 @@ class Timeline:
         self.gpus: dict[int, list[tuple[float, Gpu]]] = {}
         self.engines: dict[str, list[tuple[float, EngineFrame]]] = {}
         self.kept: dict[int, dict[str, dict[float, Any]]] = {}
+        # When an engine's counters last began anew. What is marked when the kept time begins was so before that.
+        self.restarts: dict[str, float] = {}
         self._newest: Frame | None = None
         self._reading: GpuNode | None = None
 
     def move(self, frames: Sequence[Frame]) -> Timeline:
         """The same timeline over these frames."""
         if self._newest is None or len(frames) < 2 or frames[-2] is not self._newest:
-            self.gpus, self.engines, self.kept, self._reading = {}, {}, {}, None
+            self.gpus, self.engines, self.kept, self.restarts, self._reading = {}, {}, {}, {}, None
             new: Sequence[Frame] = frames
         else:
             new = frames[-1:]
             _forget(self.gpus, frames[0].mono_s)
             _forget(self.engines, frames[0].mono_s)
+            self.restarts = {key: at for key, at in self.restarts.items() if at > frames[0].mono_s}
             self._follow(frames)
         for frame in new:
             reading = frame.gpus.value
@@ -43,7 +46,10 @@ class Timeline:
                 for gpu in reading.gpus:
                     self.gpus.setdefault(gpu.index, []).append((frame.mono_s, gpu))
             for engine in frame.engines:
-                self.engines.setdefault(engine.target_key, []).append((frame.mono_s, engine))
+                past = self.engines.setdefault(engine.target_key, [])
+                if past and _restarted(engine) and not _restarted(past[-1][1]):
+                    self.restarts[engine.target_key] = frame.mono_s
+                past.append((frame.mono_s, engine))
         self._newest = frames[-1]
         return self
 
@@ -58,6 +64,10 @@ class Timeline:
                 past[at] = (frame.mono_s, engine)
             if known:
                 return
+
+
+def _restarted(engine: EngineFrame) -> bool:
+    return engine.window is not None and engine.window.total.restarted
 
 
 def _forget(past: dict[Any, list[tuple[float, Any]]], before: float) -> None:

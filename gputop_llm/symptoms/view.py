@@ -127,7 +127,10 @@ class LoadView:
 
 @dataclass(frozen=True)
 class EngineView:
-    """One engine endpoint over the kept frames."""
+    """One engine endpoint over the kept frames.
+
+    `restarted_mono_s` is when its counters last began anew within the kept time.
+    """
 
     frame: EngineFrame
     target: Target | None
@@ -137,6 +140,7 @@ class EngineView:
     subject: Subject
     baseline: Baseline = field(default=no_baseline)
     loads: tuple[LoadView, ...] = ()
+    restarted_mono_s: float | None = None
     _means: dict[tuple[str, float], float | None] = field(default_factory=dict, repr=False, compare=False)
     _totals: dict[float, list[tuple[float, EngineLive]]] = field(default_factory=dict, repr=False, compare=False)
     _values: dict[tuple[str, float], list[tuple[float, float]]] = field(default_factory=dict, repr=False, compare=False)
@@ -285,6 +289,7 @@ class NodeView:
                     subject=self._engine_subject(target, frame),
                     baseline=self.baseline,
                     loads=tuple(loads[p] for p in (target.pids if target else ()) if p in loads),
+                    restarted_mono_s=self._timeline.restarts.get(frame.target_key),
                 )
             )
         return tuple(views)
@@ -300,7 +305,10 @@ class NodeView:
             past = self._timeline.engines[key]
             target = next((t for t in self.past_targets if t.key == key), None)
             subject = self._engine_subject(target, past[-1][1])
-            views.append(EngineView(past[-1][1], target, (), (), past, subject, self.baseline))
+            restarted = self._timeline.restarts.get(key)
+            views.append(
+                EngineView(past[-1][1], target, (), (), past, subject, self.baseline, restarted_mono_s=restarted)
+            )
         return tuple(views)
 
     @property

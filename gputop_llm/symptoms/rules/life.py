@@ -49,11 +49,8 @@ def engine_age_s(engine: EngineView, now_s: float) -> float | None:
     ]
     ages = [max(0.0, now_s - max(started))] if started else []
     # Counters that fell are a restart, told or not; it is marked for the length of one window only.
-    # One that is marked when the kept time begins was restarted before that.
-    marks = [frame.window is not None and frame.window.total.restarted for _, frame in engine.past]
-    if True in marks:
-        begun = [i for i in range(1, len(marks)) if marks[i] and not marks[i - 1]]
-        ages += [engine.past[-1][0] - engine.past[i][0] for i in begun[-1:]]
+    if engine.restarted_mono_s is not None:
+        ages.append(engine.past[-1][0] - engine.restarted_mono_s)
     return min(ages, default=None)
 
 
