@@ -15,7 +15,8 @@ class Channel:
         took_ms: from the first look at the target until the client was called.
         stopped_ms: the longest time that a thread of the target was stopped.
         reused: whether the library was there already, from an earlier window.
-        thread: the thread that was borrowed, and the system call that it waited in.
+        thread: the thread that was borrowed, and the system call that it waited in; for a script in Python the main
+            thread, and "Python".
     """
 
     commands: int

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from gputop_llm.capture.inject.memory import Maps, Memory
-from gputop_llm.capture.inject.refused import InjectionRefused
+from gputop_llm.capture.inject.refused import InjectionRefused, NotBorrowed
 from gputop_llm.capture.inject.runtime import closed_by_libc
 from gputop_llm.capture.inject.scratch import is_any_there
 from gputop_llm.capture.inject.stub import LOADING_NAME
@@ -66,9 +66,9 @@ def seccomp_mode(pid: int) -> str:
     return ""
 
 
-def no_safe_thread(pid: int, tried: str = "") -> InjectionRefused:
+def no_safe_thread(pid: int, tried: str = "") -> NotBorrowed:
     """The refusal of a process that has no thread to borrow, saying what its threads do."""
-    return InjectionRefused(
+    return NotBorrowed(
         "no thread of it waits in poll, epoll, select or nanosleep, where it could be borrowed without harm"
         f" ({tried or what_they_do(pid)})",
         "try again, or start the server by `gputop-llm run -- COMMAND`",
@@ -76,7 +76,12 @@ def no_safe_thread(pid: int, tried: str = "") -> InjectionRefused:
 
 
 def closed_by_process(pid: int) -> InjectionRefused | None:
-    """What of the process itself is in the way, as far as its public files say."""
+    """What of the process itself keeps its threads from being borrowed, as far as its public files say."""
+    return _closed_to_borrowing(pid) or closed_by_state(pid)
+
+
+def closed_by_state(pid: int) -> InjectionRefused | None:
+    """What of the process itself is in the way of any injection, as far as its public files say."""
     proc = ProcFs()
     try:
         stat, status = proc.stat(pid), proc.status(pid)
@@ -86,17 +91,11 @@ def closed_by_process(pid: int) -> InjectionRefused | None:
         return InjectionRefused(
             f"this is {platform.machine()}, and injection is for x86-64", "start it by `gputop-llm run`"
         )
-    if (tracer := status.get("TracerPid", "0")) != "0":
-        return InjectionRefused(
-            f"it is being traced already by process {tracer}{_named(tracer)}", f"end process {tracer}"
-        )
     if stat.state in _STATES:
         why, todo = _STATES[stat.state]
         return InjectionRefused(why, todo.format(pid=pid))
     if status.get("Seccomp") == "1":
         return InjectionRefused("it has given up all system calls but read and write (seccomp)", "")
-    if "shstk" in status.get("x86_Thread_features", ""):
-        return InjectionRefused("it runs with shadow stacks, which do not let a frame be prepared", _SHADOW_STACK)
     return _closed_by_program(pid)
 
 
@@ -137,10 +136,22 @@ def closed_by_rights(pid: int, error: OSError) -> InjectionRefused:
         return InjectionRefused(
             "it has rights that this user has not, or may not be dumped (prctl PR_SET_DUMPABLE)", _AS_ROOT
         )
-    return InjectionRefused(
+    return NotBorrowed(
         f"the kernel does not allow it ({error.strerror}): a security module or a seccomp filter around gputop-llm",
         "run gputop-llm outside of the container, or start that with --security-opt seccomp=unconfined",
     )
+
+
+def _closed_to_borrowing(pid: int) -> NotBorrowed | None:
+    try:
+        status = ProcFs().status(pid)
+    except OSError:
+        return None  # closed_by_state says why
+    if (tracer := status.get("TracerPid", "0")) != "0":
+        return NotBorrowed(f"it is being traced already by process {tracer}{_named(tracer)}", f"end process {tracer}")
+    if "shstk" in status.get("x86_Thread_features", ""):
+        return NotBorrowed("it runs with shadow stacks, which do not let a frame be prepared", _SHADOW_STACK)
+    return None
 
 
 def _closed_by_program(pid: int) -> InjectionRefused | None:

@@ -15,3 +15,7 @@ class InjectionRefused(GputopError):
 
     def __init__(self, why: str, todo: str) -> None:
         super().__init__("cannot record inside the process", why, todo)
+
+
+class NotBorrowed(InjectionRefused):
+    """No thread of it can be borrowed, and nothing was done to it: a way that borrows none may be open."""
