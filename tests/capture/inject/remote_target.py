@@ -4,7 +4,7 @@ COUNTERS is a file of two uint64: rounds of the main thread, and the longest tim
 (else "-") it runs scripts that are named there, as Python 3.14 does for sys.remote_exec: on the main thread, between
 two bytecodes, with an empty namespace. Modes: "rounds" (one each ms), "spin" (never waits), "stuck" (waits for a line
 on standard input before its first round), "without-ctypes" (rounds, and has not loaded it), "nobody" (rounds, as that
-user).
+user), "other-root" (rounds, with the folder of COUNTERS as its root).
 """
 
 import contextlib
@@ -38,6 +38,8 @@ def main():
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
+    if mode == "other-root":
+        os.chroot(os.path.dirname(path))
     print("ready", flush=True)
     if mode == "stuck":
         sys.stdin.readline()

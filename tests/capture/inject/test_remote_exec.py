@@ -146,9 +146,10 @@ def test_a_user_is_refused_another_users_program(way, python_target, hello, monk
 
 @needs_root
 @pytest.mark.parametrize("way", WAYS)
-def test_a_target_with_other_mounts_is_refused(way, python_target, hello):
-    target = python_target(way)
-    told = target.inject(hello, before=["unshare", "--mount"])
+@pytest.mark.parametrize(("mode", "before"), [("rounds", ["unshare", "--mount"]), ("other-root", [])])
+def test_a_target_with_other_mounts_or_another_root_is_refused(way, mode, before, python_target, hello):
+    target = python_target(way, mode)
+    told = target.inject(hello, before=before)
     assert "it runs in another container, or with another root" in told["refused"]
     assert "inside that container" in told["refused"]
     target.assert_as_before()
