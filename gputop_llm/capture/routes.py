@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -73,12 +72,11 @@ def _injected(key: str, title: str, closed_for: Closed, pid: int, proc: ProcFs) 
 def _prepared(pid: int, start_ticks: int, proc: ProcFs) -> Route:
     key, title = "native-run", "native window, in a server started by `gputop-llm run`"
     try:
-        channel = native.connect_prepared(pid, start_ticks)
+        is_prepared = native.is_prepared(pid, start_ticks)
     except GputopError as failure:
         return Route(key, title, "closed", failure.why, failure.todo)
-    if channel is None:
+    if not is_prepared:
         return Route(key, title, "closed", "it was not started so", _BY_RUN)
-    _hang_up({channel.commands, channel.records})
     return _unless_in_the_way(Route(key, title, "open"), pid, proc)
 
 
@@ -95,8 +93,3 @@ def _unless_in_the_way(route: Route, pid: int, proc: ProcFs) -> Route:
         why = f"what is loaded in it can't be read ({(error.strerror or str(error)).lower()})"
         return Route(route.key, route.title, "closed", why, "run gputop-llm as root (sudo)")
     return route
-
-
-def _hang_up(descriptors: set[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
