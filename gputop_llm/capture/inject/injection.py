@@ -17,11 +17,13 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from gputop_llm.capture.inject.channel import Channel
+from gputop_llm.capture.inject.claim import claim
 from gputop_llm.capture.inject.elf import Library
 from gputop_llm.capture.inject.frames import Call
-from gputop_llm.capture.inject.handover import open_pipe, write_library
+from gputop_llm.capture.inject.handover import open_pipe, tell, write_library
 from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.openness import (
     closed_by_loading,
@@ -106,7 +108,6 @@ class Injection:
         self.name = f"{CLIENT_PREFIX}{hashlib.sha256(library).hexdigest()[:12]}"
         self.kernel = _kernel()
         self.stopped_ms = 0.0
-        self.filtered = seccomp_mode(pid) == "2"
         self.last_lent: int | None = None
 
     def run(self) -> Channel:
@@ -125,7 +126,8 @@ class Injection:
             if (closed := self.closed()) is not None:
                 raise closed
             try:
-                return self._run(began)
+                with claim(self.pid, self.end):
+                    return self._run(began)
             except (OSError, ValueError) as error:
                 self.same_process()
                 raise InjectionRefused(f"the target's memory can't be used ({error})", "try again") from error
@@ -163,16 +165,15 @@ class Injection:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _map_scratch(self) -> Scratch:
-        scratch, is_there = self.choose_scratch()
-        if not is_there:
-            wait = self._borrow(scratch.calls())
-            while not scratch.is_untouched(self.memory):
-                if self._is_back(wait) and not scratch.is_untouched(self.memory):
-                    raise InjectionRefused(
-                        "it could not map 8 KiB, some of it executable (a limit on its memory, or a seccomp filter)",
-                        _SECCOMP,
-                    )
-                self.pause("mapping a page in the target", "the page stays where it is mapped late: 8 KiB")
+        scratch = self.choose_scratch()
+        wait = self._borrow(scratch.calls())
+        while not scratch.is_untouched(self.memory):
+            if self._is_back(wait) and not scratch.is_untouched(self.memory):
+                raise InjectionRefused(
+                    "it could not map 8 KiB, some of it executable (a limit on its memory, or a seccomp filter)",
+                    _SECCOMP,
+                )
+            self.pause("mapping a page in the target", "the page stays where it is mapped late: 8 KiB")
         return scratch
 
     def _start_thread(self, scratch: Scratch, entry: int) -> Wait:
@@ -224,9 +225,10 @@ class Injection:
                 self.memory.write(scratch.data + offset, path)
             self.same_process()
         except BaseException:
-            os.write(commands, LEAVE)
+            with suppress(InjectionRefused):
+                tell(commands, LEAVE)
             raise
-        os.write(commands, GO)
+        tell(commands, GO)
         # The client unmaps the block as soon as it has copied it.
         while (now := self._progress(scratch)) is not None and now.state != State.SERVING:
             self._check(now)
@@ -238,9 +240,9 @@ class Injection:
 
     # -- what they use -------------------------------------------------------------------------------------------------
 
-    def choose_scratch(self) -> tuple[Scratch, bool]:
-        """Where the pages will be, and whether they are there already."""
-        chosen = choose(self.maps, self.memory)
+    def choose_scratch(self) -> Scratch:
+        """Where the pages will be."""
+        chosen = choose(self.maps)
         if chosen is None:
             raise InjectionRefused("too much is left in it from injections that were killed", "restart the target")
         return chosen
@@ -287,11 +289,11 @@ class Injection:
             time.sleep(_SEARCH_AGAIN_S)
 
     def _survives(self, wait: Wait) -> None:
-        """Refuses a process that would be killed for one of our system calls, as far as that can be known."""
-        if self.filtered and (call := killed_for(self.pid, wait)) is not None:
+        """Refuses a process that would be, or might be, killed for one of our system calls."""
+        if seccomp_mode(wait.tid) == "2" and (call := killed_for(self.pid, wait)) is not None:
             raise InjectionRefused(
                 f"its seccomp filter would kill it for {call}",
-                f"allow {call} in its filter (systemd: SystemCallFilter=), or start it by `gputop-llm run -- COMMAND`",
+                f"allow {call} in its filter (systemd: SystemCallFilter=)",
             )
 
     def _progress(self, scratch: Scratch) -> Progress | None:

@@ -9,14 +9,14 @@ import time
 from contextlib import suppress
 
 from gputop_llm.capture.inject.memory import Maps, Memory
-from gputop_llm.capture.inject.refused import InjectionRefused, NotBorrowed
+from gputop_llm.capture.inject.refused import InjectionRefused, NotBorrowed, unread_filter
 from gputop_llm.capture.inject.runtime import closed_by_libc
 from gputop_llm.capture.inject.scratch import is_any_there
 from gputop_llm.capture.inject.stub import LOADING_NAME
-from gputop_llm.capture.inject.waits import thread_ids, waiting_threads, what_they_do
+from gputop_llm.capture.inject.waits import LONGEST_LIMIT_S, thread_ids, waiting_threads, what_they_do
 from gputop_llm.sources.procfs import ProcFs
 
-_CAP_SYS_PTRACE = 19
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
 _X86_64 = 62
 _LOOKS, _BETWEEN_LOOKS_S = 20, 0.01
 _AS_ROOT = "run gputop-llm as root (sudo)"
@@ -37,7 +37,7 @@ def openness(pid: int) -> InjectionRefused | None:
     """
     try:
         with Memory(pid) as memory:
-            if (closed := closed_by_process(pid)) is not None:
+            if (closed := closed_by_process(pid) or _closed_by_filter(pid)) is not None:
                 return closed
             maps = Maps.of(pid)
             if (closed := closed_by_libc(maps) or closed_by_loading(pid, maps)) is not None:
@@ -59,17 +59,18 @@ def running_since(pid: int) -> int | None:
     return None
 
 
-def seccomp_mode(pid: int) -> str:
-    """The number of /proc/PID/status: "0" none, "1" strict, "2" filters; empty when it can't be told."""
+def seccomp_mode(tid: int) -> str:
+    """The number of a thread's status: "0" none, "1" strict, "2" filters; empty when it can't be told."""
     with suppress(OSError):
-        return ProcFs().status(pid).get("Seccomp", "")
+        return ProcFs().status(tid).get("Seccomp", "")
     return ""
 
 
 def no_safe_thread(pid: int, tried: str = "") -> NotBorrowed:
     """The refusal of a process that has no thread to borrow, saying what its threads do."""
     return NotBorrowed(
-        "no thread of it waits in poll, epoll, select or nanosleep, where it could be borrowed without harm"
+        f"no thread of it waits in poll, epoll, select or nanosleep, for less than {LONGEST_LIMIT_S:g} s or without a "
+        "limit, where it could be borrowed without harm"
         f" ({tried or what_they_do(pid)})",
         "try again, or start the server by `gputop-llm run -- COMMAND`",
     )
@@ -154,6 +155,13 @@ def _closed_to_borrowing(pid: int) -> NotBorrowed | None:
     return None
 
 
+def _closed_by_filter(pid: int) -> InjectionRefused | None:
+    """Whether it has a seccomp filter that the kernel won't show us."""
+    if seccomp_mode(pid) == "2" and (seccomp_mode(os.getpid()) != "0" or not _capable(ProcFs(), _CAP_SYS_ADMIN)):
+        return unread_filter()
+    return None
+
+
 def _closed_by_program(pid: int) -> InjectionRefused | None:
     try:
         with open(f"/proc/{pid}/exe", "rb") as file:
@@ -180,8 +188,8 @@ def _thread_name(pid: int, tid: int) -> bytes:
         return b""
 
 
-def _capable(proc: ProcFs) -> bool:
-    return bool(int(proc.status(os.getpid())["CapEff"], 16) >> _CAP_SYS_PTRACE & 1)
+def _capable(proc: ProcFs, capability: int = _CAP_SYS_PTRACE) -> bool:
+    return bool(int(proc.status(os.getpid())["CapEff"], 16) >> capability & 1)
 
 
 def _user_namespace(pid: int | str) -> str:

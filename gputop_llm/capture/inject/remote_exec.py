@@ -66,7 +66,7 @@ class _ByPython(Injection):
         return openness(self.pid)
 
     def start(self, entry: int) -> tuple[Scratch, tuple[int, str]]:
-        scratch, is_there = self.choose_scratch()
+        scratch = self.choose_scratch()
         uid, gid, inner = _identity(self.pid)
         functions = {name: self.runtime.function(name.encode()) for name in FUNCTIONS}
         with _folder((uid, gid)) as folder:
@@ -74,7 +74,7 @@ class _ByPython(Injection):
                 inner,
                 int(self.end * _NS_PER_S),
                 folder.path,
-                (scratch.address, is_there),
+                scratch.address,
                 CODE,
                 self.block(scratch, entry),
                 CREATED_OFFSET,

@@ -28,7 +28,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _TEXT = """\
 # Written by gputop-llm, run once by sys.remote_exec; it removes itself. See docs/capture.md.
-def start(pid, ends_ns, folder, address, is_there, code, block, created, functions):
+def start(pid, ends_ns, folder, address, code, block, created, functions):
     import posix, sys, time
     began_ns = time.monotonic_ns()
     if posix.getpid() != pid:
@@ -43,7 +43,7 @@ def start(pid, ends_ns, folder, address, is_there, code, block, created, functio
         posix.rmdir(folder)
         said = "late"
         if began_ns < ends_ns:
-            said = enter(sys.modules.get("ctypes"), address, is_there, code, block, created, **functions)
+            said = enter(sys.modules.get("ctypes"), address, code, block, created, **functions)
         if not said:
             said = "started " + str(time.monotonic_ns() - began_ns)
         posix.write(answer, said.encode())
@@ -52,21 +52,17 @@ def start(pid, ends_ns, folder, address, is_there, code, block, created, functio
     finally:
         posix.close(answer)
 
-def enter(ctypes, address, is_there, code, block, created, mmap, mprotect, munmap, pthread_sigmask, pthread_create):
+def enter(ctypes, address, code, block, created, mmap, mprotect, munmap, pthread_sigmask, pthread_create):
     if ctypes is None:
         return "no ctypes"  # to import it would take long, and would stay
     size = ctypes.c_size_t
     call = ctypes.PYFUNCTYPE(size, size, size, size, size, size, size)  # keeps the GIL
     page, data = 4096, address + 4096
-    if is_there:
-        failed = call(mprotect)(address, page, 3, 0, 0, 0) & 0xffffffff
-    else:
-        # Private, anonymous, only if nothing is there.
-        got = call(mmap)(address, 2 * page, 3, 0x100022, (1 << 64) - 1, 0)
-        failed = got != address
-        if failed and got < 1 << 47:
+    # Private, anonymous, only if nothing is there.
+    got = call(mmap)(address, 2 * page, 3, 0x100022, (1 << 64) - 1, 0)
+    if got != address:
+        if got < 1 << 47:
             call(munmap)(got, 2 * page, 0, 0, 0, 0)
-    if failed:
         return "no memory"
     for at, content in ((address, code), (data, block)):
         for index in range(0, len(content), 8):
@@ -96,7 +92,7 @@ def script(
     pid: int,
     ends_ns: int,
     folder: str,
-    scratch: tuple[int, bool],
+    address: int,
     code: bytes,
     block: bytes,
     created: int,
@@ -108,14 +104,13 @@ def script(
         pid: of the target, as it sees itself.
         ends_ns: on CLOCK_MONOTONIC; later than that it does nothing.
         folder: where it lies.
-        scratch: address of the two pages, and whether they are mapped already.
+        address: where its two pages will be.
         code, block: what goes into the first and the second one.
         created: where in the second one pthread_create may put the new thread's name.
         functions: the addresses of `FUNCTIONS`.
     """
-    address, is_there = scratch
     values = {
-        "pid": pid, "ends_ns": ends_ns, "folder": folder, "address": address, "is_there": is_there,
+        "pid": pid, "ends_ns": ends_ns, "folder": folder, "address": address,
         "code": code + bytes(-len(code) % 8), "block": block + bytes(-len(block) % 8), "created": created,
         "functions": dict(functions),
     }  # fmt: skip
