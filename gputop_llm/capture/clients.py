@@ -1,4 +1,8 @@
-"""Reaching the client in a process: the one that `gputop-llm run` put there, or one that is injected now."""
+"""Reaching the client in a process: the one that `gputop-llm run` put there, or one that is injected now.
+
+Injection by a borrowed thread comes first: the target's Python takes no part in it. `sys.remote_exec` runs a script on
+the main thread, with the GIL, in the middle of what that does; it is for processes that have no thread to borrow.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from typing import Any, Literal
 
 from gputop_llm.capture import inject as injection
 from gputop_llm.capture import native
+from gputop_llm.capture.inject import Channel as InjectedChannel
+from gputop_llm.capture.inject import InjectionRefused, NotBorrowed, remote_exec
 from gputop_llm.capture.plan import PlannedRank
 from gputop_llm.capture.window import Channel
 
@@ -16,7 +22,7 @@ class Reached:
     """A client that can be spoken to; `details` are figures of how it was reached."""
 
     channel: Channel
-    how: Literal["run", "injected"]
+    how: Literal["run", "injected", "remote-exec"]
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -30,22 +36,34 @@ def reach_prepared(rank: PlannedRank) -> Reached | None:
     return None if channel is None else Reached(channel, "run")
 
 
+def closed(pid: int) -> InjectionRefused | None:
+    """Why no client can be injected into a process, with the one thing that lifts it; None when it can.
+
+    Nothing is done to it.
+    """
+    refusal = injection.openness(pid)
+    if isinstance(refusal, NotBorrowed) and remote_exec.openness(pid) is None:
+        return None
+    return refusal
+
+
 def inject(rank: PlannedRank, deadline_s: float) -> Reached:
     """Injects the client, or wakes the one of an earlier window.
 
     Raises:
         GputopError: the process can't be, or should not be, touched now. It goes on as before.
     """
-    channel = injection.inject(rank.pid, rank.start_ticks, native.library_bytes(), deadline_s)
+    library = native.library_bytes()
+    try:
+        channel = injection.inject(rank.pid, rank.start_ticks, library, deadline_s)
+    except NotBorrowed:
+        if remote_exec.openness(rank.pid) is not None:
+            raise
+        channel = remote_exec.inject(rank.pid, rank.start_ticks, library, deadline_s)
+        return Reached(channel, "remote-exec", _details(channel))
     tid, waited_in = channel.thread
-    return Reached(
-        channel,
-        "injected",
-        {
-            "took_ms": channel.took_ms,
-            "stopped_ms": channel.stopped_ms,
-            "reused": channel.reused,
-            "thread": tid,
-            "waited_in": waited_in,
-        },
-    )
+    return Reached(channel, "injected", _details(channel) | {"thread": tid, "waited_in": waited_in})
+
+
+def _details(channel: InjectedChannel) -> dict[str, Any]:
+    return {"took_ms": channel.took_ms, "stopped_ms": channel.stopped_ms, "reused": channel.reused}

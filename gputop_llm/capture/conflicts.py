@@ -7,13 +7,23 @@ import re
 from gputop_llm.sources.procfs import ProcFs
 
 _MOST_BYTES = 32 << 20
-#: File names in /proc/PID/maps, and whose they are.
-_INJECTED = (
-    (re.compile(rb"/(libToolsInjection|libcuda-injection-nsys|libnsys)[^/\n]*\.so"), "Nsight Systems"),
-    (re.compile(rb"/(libcuda-injection|libInterceptorInjectionTarget|libTreeLauncherTargetInjection)[^/\n]*\.so"),
-     "Nsight Compute"),
-    (re.compile(rb"/libsanitizer-collection[^/\n]*\.so"), "Compute Sanitizer"),
-)  # fmt: skip
+#: Beginnings of file names, and whose they are; the client looks for the same ones (others.c).
+TOOLS = {
+    "libToolsInjection": "Nsight Systems",
+    "libcuda-injection-nsys": "Nsight Systems",
+    "libcuda-injection": "Nsight Compute",
+    "libInterceptorInjection": "Nsight Compute",
+    "libTreeLauncherTargetInjection": "Nsight Compute",
+    "libcudadebugger": "cuda-gdb",
+    "libsanitizer": "Compute Sanitizer",
+    "libproton": "Triton's profiler (Proton)",
+    "libcupti_trace_injection": "CUPTI's trace injection",
+    "libparcagpu": "Parca",
+    "libscorep_adapter": "Score-P",
+    "libhpcrun": "HPCToolkit",
+    "libTAU": "TAU",
+}
+_TOOL = re.compile(rb"/(%s)[^/\n]*$" % "|".join(TOOLS).encode(), re.MULTILINE)
 
 
 def other_profiler(pid: int, proc: ProcFs) -> str | None:
@@ -23,7 +33,8 @@ def other_profiler(pid: int, proc: ProcFs) -> str | None:
         OSError: its mappings can't be read.
     """
     maps = proc.read(f"{pid}/maps", _MOST_BYTES)
-    return next((name for pattern, name in _INJECTED if pattern.search(maps)), None)
+    found = _TOOL.search(maps)
+    return TOOLS[found[1].decode()] if found else None
 
 
 def has_cuda(pid: int, proc: ProcFs) -> bool:

@@ -19,6 +19,7 @@ from typing import Literal
 from gputop_llm.capture.folder import CaptureFolder, partial_folders
 from gputop_llm.capture.guards import stat_of
 from gputop_llm.capture.inject import mapped_clients
+from gputop_llm.capture.inject.remote_script import remove_left
 from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store import bundle_write
 
@@ -28,7 +29,7 @@ _SOCKET = re.compile(r"\d+-\d+\.sock")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CRASHED = "the capture's own process and its watchdog are gone"
 
-Kind = Literal["capture", "bundle", "socket", "folder"]
+Kind = Literal["capture", "bundle", "socket", "folder", "script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ def clean_up(folders: Sequence[Path], run_folders: Sequence[Path], proc: ProcFs 
         found += _bundles(folder)
     for folder in run_folders:
         found += _sockets(folder)
+    found += [
+        Leftover("script", path, "removed: whoever wrote it is gone") for path in remove_left(_YOUNG_S, time.time())
+    ]
     return tuple(found)
 
 

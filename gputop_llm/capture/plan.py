@@ -28,6 +28,8 @@ ALL_KINDS = ("kernels", "copies", "memsets", "runtime", "driver")
 #: Per second of window and rank; 0.5 s of a small model at 32 streams were 12 MB with all API calls.
 BYTES_PER_S = 96 << 20
 LEAST_BYTES, MOST_BYTES = 64 << 20, 1 << 30
+#: By how much the wait of a thread that is borrowed may become longer (capture/inject/waits.py).
+LATER_S = 1.0
 _SAFE = re.compile(r"[^A-Za-z0-9.]+")
 
 
@@ -120,7 +122,8 @@ class Plan:
             (
                 "how",
                 f"a small library is loaded into {_processes(self.ranks)}, through a thread that waits in the kernel "
-                f"(stopped for about a millisecond), and records on a thread of its own{together}",
+                f"(stopped for about a millisecond; its wait may last up to {LATER_S:g} s longer, twice at most), "
+                f"and records on a thread of its own{together}",
             ),
             ("how long", f"{_seconds(self.window_s)}{f' (about {self.steps} steps)' if self.steps else ''}"),
             (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gputop_llm.capture import clients
 from gputop_llm.capture.conflicts import has_cuda, other_profiler
 from gputop_llm.capture.guards import disk_at, disk_full, process_trouble
-from gputop_llm.capture.inject import openness
 from gputop_llm.capture.plan import Plan, PlannedRank
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import GONE, ProcFs
@@ -61,5 +61,5 @@ def _check_process(rank: PlannedRank, prepared: bool, proc: ProcFs) -> None:
         )
     if not prepared and not uses_cuda:
         raise Refused("cannot capture", f"PID {rank.pid} ({rank.title}) doesn't use CUDA", "choose a process on a GPU")
-    if not prepared and (closed := openness(rank.pid)) is not None:
+    if not prepared and (closed := clients.closed(rank.pid)) is not None:
         raise Refused(f"cannot capture PID {rank.pid} ({rank.title})", closed.why, closed.todo)

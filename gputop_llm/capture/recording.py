@@ -11,7 +11,7 @@ from gputop_llm.capture.plan import Plan
 from gputop_llm.capture.preflight import Refused
 from gputop_llm.capture.window import Window
 from gputop_llm.errors import GputopError
-from gputop_llm.timeline.native_format import EndReason
+from gputop_llm.timeline.native_format import VERSION, EndReason
 
 HELLO_WITHIN_S = 10.0
 #: After a stop: disabling and flushing took 8 to 13 ms for half a second of a loaded engine.
@@ -38,7 +38,7 @@ def greet(window: Window, cancelled: Callable[[], bool]) -> None:
     """Waits until every client has said hello.
 
     Raises:
-        Refused: a client says that it can't record, and why.
+        Refused: a client says that it can't record, and why; or it is of another version.
         GputopError: one isn't heard of.
     """
     until = time.monotonic() + HELLO_WITHIN_S
@@ -52,6 +52,13 @@ def greet(window: Window, cancelled: Callable[[], bool]) -> None:
             raise GputopError("cannot capture", stream.broken or stream.disk or "")
         if member.gone:
             raise GputopError("cannot capture", f"the client in the target ended at once ({member.name})")
+        if stream.hello is not None and stream.hello.version != VERSION:
+            raise Refused(
+                "cannot capture",
+                f"the client in the process speaks version {stream.hello.version} of the record, and this gputop-llm "
+                f"version {VERSION} ({member.name.partition('.')[0]})",
+                "start the engine by this gputop-llm (`gputop-llm run -- COMMAND`), or capture with the one that did",
+            )
         if stream.hello is None and not cancelled():
             raise GputopError(
                 "cannot capture",

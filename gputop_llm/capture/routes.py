@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from gputop_llm.capture import native
 from gputop_llm.capture.conflicts import has_cuda, has_cupti, other_profiler
-from gputop_llm.capture.inject import openness
+from gputop_llm.capture.inject import openness, remote_exec
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import ProcFs
 
+Closed = Callable[[int], GputopError | None]
 State = Literal["open", "closed", "unbuilt"]
 
 _NEEDS_CUPTI = "CUPTI is not loaded in it"
@@ -32,7 +33,6 @@ class Route:
 
 #: Ways that this version does not have; what each will need of the target.
 _UNBUILT = (
-    ("remote-exec", "native window by sys.remote_exec", "the same Python (3.14 or later) on both sides"),
     ("nsys-session", "Nsight Systems window", "a server that was started under nsys"),
     ("nsys-system", "Nsight Systems, system-wide: GPU metrics and CPU samples", "nsys, and root or perf rights"),
     ("engine-endpoint", "the engine's own profiler", "an endpoint that starts it"),
@@ -52,19 +52,19 @@ def routes_of(pid: int, start_ticks: int, proc: ProcFs | None = None) -> tuple[R
     """All ways into a process, best first. Nothing is done to it."""
     proc = proc or ProcFs()
     return (
-        _injected(pid, proc),
+        _injected("native-ptrace", "native window, injected", openness, pid, proc),
         _prepared(pid, start_ticks, proc),
+        _injected("remote-exec", "native window by sys.remote_exec", remote_exec.openness, pid, proc),
         *(Route(key, title, "unbuilt", "not built yet", needs) for key, title, needs in _UNBUILT),
     )
 
 
-def _injected(pid: int, proc: ProcFs) -> Route:
-    key, title = "native-ptrace", "native window, injected"
+def _injected(key: str, title: str, closed_for: Closed, pid: int, proc: ProcFs) -> Route:
     try:
         native.library_path()
     except GputopError as missing:
         return Route(key, title, "closed", missing.why, missing.todo)
-    if (closed := openness(pid)) is not None:
+    if (closed := closed_for(pid)) is not None:
         return Route(key, title, "closed", closed.why, closed.todo)
     return _unless_in_the_way(Route(key, title, "open"), pid, proc)
 
@@ -72,12 +72,11 @@ def _injected(pid: int, proc: ProcFs) -> Route:
 def _prepared(pid: int, start_ticks: int, proc: ProcFs) -> Route:
     key, title = "native-run", "native window, in a server started by `gputop-llm run`"
     try:
-        channel = native.connect_prepared(pid, start_ticks)
+        is_prepared = native.is_prepared(pid, start_ticks)
     except GputopError as failure:
         return Route(key, title, "closed", failure.why, failure.todo)
-    if channel is None:
+    if not is_prepared:
         return Route(key, title, "closed", "it was not started so", _BY_RUN)
-    _hang_up({channel.commands, channel.records})
     return _unless_in_the_way(Route(key, title, "open"), pid, proc)
 
 
@@ -94,8 +93,3 @@ def _unless_in_the_way(route: Route, pid: int, proc: ProcFs) -> Route:
         why = f"what is loaded in it can't be read ({(error.strerror or str(error)).lower()})"
         return Route(route.key, route.title, "closed", why, "run gputop-llm as root (sudo)")
     return route
-
-
-def _hang_up(descriptors: set[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)

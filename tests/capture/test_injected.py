@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,28 @@ def test_a_killed_worker_leaves_the_mapping_and_nothing_else(stage, unprepared, 
     monkeypatch.delenv("GPUTOP_TEST_STALL", raising=False)
     with capture(plan_for(target, folder=captures)) as run:
         assert last_of(run).outcome == "done", "the next window finds the client as it should be"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="sys.remote_exec came with Python 3.14")
+def test_a_process_that_a_debugger_holds_is_recorded_by_its_own_python(unprepared, captures):
+    target = unprepared()
+    files = target.open_files()
+    seize = "import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0) or input('held\\n'))"
+    debugger = subprocess.Popen(
+        [sys.executable, "-c", seize, str(target.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with debugger:
+        assert debugger.stdout.readline() == b"held\n"
+        with capture(plan_for(target, folder=captures)) as run:
+            ended = last_of(run)
+        assert debugger.poll() is None
+        debugger.communicate(b"\n")
+
+    assert (ended.outcome, ended.details.get("bundle_error")) == ("done", None), ended
+    (rank,) = json.loads((Path(ended.path) / "capture.json").read_text())["ranks"]
+    assert (rank["reached_by"], rank["reused"]) == ("remote-exec", False)
+    assert target.serves()
+    assert until(lambda: target.open_files() == files)
 
 
 def test_nothing_is_loaded_into_a_process_without_cuda(tmp_path, captures):

@@ -13,9 +13,11 @@ class Channel:
         commands: descriptor to write commands to.
         records: descriptor to read the record from.
         took_ms: from the first look at the target until the client was called.
-        stopped_ms: the longest time that a thread of the target was stopped.
+        stopped_ms: the longest time that a thread of the target was stopped; for a script in Python how long it
+            ran, once read and compiled.
         reused: whether the library was there already, from an earlier window.
-        thread: the thread that was borrowed, and the system call that it waited in.
+        thread: the thread that was borrowed, and the system call that it waited in; for a script in Python the main
+            thread, and "Python".
     """
 
     commands: int

@@ -17,11 +17,13 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from gputop_llm.capture.inject.channel import Channel
+from gputop_llm.capture.inject.claim import claim
 from gputop_llm.capture.inject.elf import Library
 from gputop_llm.capture.inject.frames import Call
-from gputop_llm.capture.inject.handover import open_pipe, write_library
+from gputop_llm.capture.inject.handover import open_pipe, tell, write_library
 from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.openness import (
     closed_by_loading,
@@ -76,7 +78,7 @@ def inject(pid: int, start_ticks: int, library: bytes, deadline_s: float) -> Cha
 
     def work() -> None:
         try:
-            outcome.append(_Injection(pid, start_ticks, library, end).run())
+            outcome.append(Injection(pid, start_ticks, library, end).run())
         except BaseException as error:  # noqa: BLE001 - handed to the caller
             outcome.append(error)
 
@@ -98,29 +100,36 @@ def mapped_clients(pid: int) -> tuple[str, ...]:
         return ()
 
 
-class _Injection:
+class Injection:
+    """One injection: `start` is by a borrowed thread here, and may be by other means. For the rest see `inject`."""
+
     def __init__(self, pid: int, start_ticks: int, library: bytes, end: float) -> None:
         self.pid, self.start_ticks, self.library, self.end = pid, start_ticks, library, end
         self.name = f"{CLIENT_PREFIX}{hashlib.sha256(library).hexdigest()[:12]}"
         self.kernel = _kernel()
         self.stopped_ms = 0.0
-        self.filtered = seccomp_mode(pid) == "2"
         self.last_lent: int | None = None
 
     def run(self) -> Channel:
+        """Makes the four steps.
+
+        Raises:
+            InjectionRefused: as `inject`.
+        """
         began = time.perf_counter()
         try:
             self.memory = Memory(self.pid)
         except OSError as error:
             raise closed_by_process(self.pid) or closed_by_rights(self.pid, error) from error
         with self.memory:
-            self._same_process()
-            if (closed := closed_by_process(self.pid)) is not None:
+            self.same_process()
+            if (closed := self.closed()) is not None:
                 raise closed
             try:
-                return self._run(began)
+                with claim(self.pid, self.end):
+                    return self._run(began)
             except (OSError, ValueError) as error:
-                self._same_process()
+                self.same_process()
                 raise InjectionRefused(f"the target's memory can't be used ({error})", "try again") from error
 
     def _run(self, began: float) -> Channel:
@@ -132,33 +141,44 @@ class _Injection:
         entry = 0
         if self.name in loaded:
             entry = Library(self.memory, loaded[self.name]).function(ENTRY_SYMBOL) or 0
-        scratch = self._map_scratch()
-        wait = self._start_thread(scratch, entry)
+        scratch, thread = self.start(entry)
         commands, records = self._hand_over(scratch, entry, len(loaded))
         took_ms = (time.perf_counter() - began) * 1000
-        return Channel(commands, records, took_ms, self.stopped_ms, entry != 0, (wait.tid, wait.name))
+        return Channel(commands, records, took_ms, self.stopped_ms, entry != 0, thread)
+
+    # -- what depends on the means -------------------------------------------------------------------------------------
+
+    def closed(self) -> InjectionRefused | None:
+        """What of the process is in the way."""
+        return closed_by_process(self.pid)
+
+    def start(self, entry: int) -> tuple[Scratch, tuple[int, str]]:
+        """Has our code run on a new thread of the target, from pages of its own.
+
+        Returns:
+            The pages; the thread that was borrowed for it, and what it waited in.
+        """
+        scratch = self._map_scratch()
+        wait = self._start_thread(scratch, entry)
+        return scratch, (wait.tid, wait.name)
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _map_scratch(self) -> Scratch:
-        chosen = choose(self.maps, self.memory)
-        if chosen is None:
-            raise InjectionRefused("too much is left in it from injections that were killed", "restart the target")
-        scratch, is_there = chosen
-        if not is_there:
-            wait = self._borrow(scratch.calls())
-            while not scratch.is_untouched(self.memory):
-                if self._is_back(wait) and not scratch.is_untouched(self.memory):
-                    raise InjectionRefused(
-                        "it could not map 8 KiB, some of it executable (a limit on its memory, or a seccomp filter)",
-                        _SECCOMP,
-                    )
-                self._pause("mapping a page in the target", "the page stays where it is mapped late: 8 KiB")
+        scratch = self.choose_scratch()
+        wait = self._borrow(scratch.calls())
+        while not scratch.is_untouched(self.memory):
+            if self._is_back(wait) and not scratch.is_untouched(self.memory):
+                raise InjectionRefused(
+                    "it could not map 8 KiB, some of it executable (a limit on its memory, or a seccomp filter)",
+                    _SECCOMP,
+                )
+            self.pause("mapping a page in the target", "the page stays where it is mapped late: 8 KiB")
         return scratch
 
     def _start_thread(self, scratch: Scratch, entry: int) -> Wait:
         runtime = self.runtime
-        block = new_block(scratch.whole, runtime.functions, runtime.gadget, entry, self.name.encode())
+        block = self.block(scratch, entry)
 
         def prepare(thread: Stopped) -> None:
             thread.poke(scratch.address, CODE + bytes(-len(CODE) % 8))
@@ -174,16 +194,16 @@ class _Injection:
                     raise InjectionRefused(
                         "it could not start a thread (a limit on processes or memory, or a seccomp filter)", _SECCOMP
                     )
-            self._pause("starting a thread in the target", "one that starts late ends by itself after 10 s")
+            self.pause("starting a thread in the target", "one that starts late ends by itself after 10 s")
         return wait
 
     def _hand_over(self, scratch: Scratch, entry: int, loaded_before: int) -> tuple[int, int]:
         while (progress := self._progress(scratch)) is None or progress.state < State.READY:
             if progress is None:
                 raise InjectionRefused("its new thread gave up", "try again")
-            self._pause("opening pipes in the target", "the new thread ends by itself after 10 s")
+            self.pause("opening pipes in the target", "the new thread ends by itself after 10 s")
         self._check(progress)
-        self._same_process()
+        self.same_process()
         commands = open_pipe(self.pid, progress.commands, os.O_WRONLY)
         try:
             records = open_pipe(self.pid, progress.records, os.O_RDONLY)
@@ -203,21 +223,34 @@ class _Injection:
                 write_library(self.pid, progress.library, self.library)
                 offset, path = library_path(progress.library, loaded_before)
                 self.memory.write(scratch.data + offset, path)
-            self._same_process()
+            self.same_process()
         except BaseException:
-            os.write(commands, LEAVE)
+            with suppress(InjectionRefused):
+                tell(commands, LEAVE)
             raise
-        os.write(commands, GO)
+        tell(commands, GO)
         # The client unmaps the block as soon as it has copied it.
         while (now := self._progress(scratch)) is not None and now.state != State.SERVING:
             self._check(now)
-            self._pause(
+            self.pause(
                 "loading the library in the target",
                 "the new thread waits for the loader, and ends once it has its turn",
             )
-        self._same_process()
+        self.same_process()
 
     # -- what they use -------------------------------------------------------------------------------------------------
+
+    def choose_scratch(self) -> Scratch:
+        """Where the pages will be."""
+        chosen = choose(self.maps)
+        if chosen is None:
+            raise InjectionRefused("too much is left in it from injections that were killed", "restart the target")
+        return chosen
+
+    def block(self, scratch: Scratch, entry: int) -> bytes:
+        """What our thread finds in its data page."""
+        runtime = self.runtime
+        return new_block(scratch.whole, runtime.functions, runtime.gadget, entry, self.name.encode())
 
     def _borrow(self, calls: Sequence[Call], before: Callable[[Stopped], None] | None = None) -> Wait:
         """Has some thread make these calls; gives the wait that it goes back to."""
@@ -229,7 +262,7 @@ class _Injection:
                     continue
                 if stops == _MOST_STOPS:
                     raise no_safe_thread(self.pid, last)
-                self._same_process()
+                self.same_process()
                 stops += 1
                 try:
                     self._survives(wait)
@@ -250,17 +283,17 @@ class _Injection:
                     self.stopped_ms = max(self.stopped_ms, lent.stopped_ms)
                     self.last_lent = wait.tid
                     return wait
-            self._same_process()
+            self.same_process()
             if time.monotonic() > search_end:
                 raise no_safe_thread(self.pid, last)
             time.sleep(_SEARCH_AGAIN_S)
 
     def _survives(self, wait: Wait) -> None:
-        """Refuses a process that would be killed for one of our system calls, as far as that can be known."""
-        if self.filtered and (call := killed_for(self.pid, wait)) is not None:
+        """Refuses a process that would be, or might be, killed for one of our system calls."""
+        if seccomp_mode(wait.tid) == "2" and (call := killed_for(self.pid, wait)) is not None:
             raise InjectionRefused(
                 f"its seccomp filter would kill it for {call}",
-                f"allow {call} in its filter (systemd: SystemCallFilter=), or start it by `gputop-llm run -- COMMAND`",
+                f"allow {call} in its filter (systemd: SystemCallFilter=)",
             )
 
     def _progress(self, scratch: Scratch) -> Progress | None:
@@ -296,13 +329,15 @@ class _Injection:
         fields = raw(self.pid, wait.tid).split()
         return len(fields) == 9 and (int(fields[7], 16), int(fields[8], 16)) == (wait.sp, wait.pc)
 
-    def _pause(self, step: str, left: str) -> None:
+    def pause(self, step: str, left: str) -> None:
+        """Waits a little for the target, until our time is over."""
         if time.monotonic() > self.end:
             raise InjectionRefused(f"{step} took too long; {left}", "try again when the target is less busy")
-        self._same_process()
+        self.same_process()
         time.sleep(_POLL_S)
 
-    def _same_process(self) -> None:
+    def same_process(self) -> None:
+        """Raises where it is another process by now."""
         if running_since(self.pid) != self.start_ticks:
             raise InjectionRefused(f"process {self.pid} is another one now, or has ended", "choose a process that runs")
 

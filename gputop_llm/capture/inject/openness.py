@@ -9,14 +9,14 @@ import time
 from contextlib import suppress
 
 from gputop_llm.capture.inject.memory import Maps, Memory
-from gputop_llm.capture.inject.refused import InjectionRefused
+from gputop_llm.capture.inject.refused import InjectionRefused, NotBorrowed, unread_filter
 from gputop_llm.capture.inject.runtime import closed_by_libc
 from gputop_llm.capture.inject.scratch import is_any_there
 from gputop_llm.capture.inject.stub import LOADING_NAME
-from gputop_llm.capture.inject.waits import thread_ids, waiting_threads, what_they_do
+from gputop_llm.capture.inject.waits import LONGEST_LIMIT_S, thread_ids, waiting_threads, what_they_do
 from gputop_llm.sources.procfs import ProcFs
 
-_CAP_SYS_PTRACE = 19
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
 _X86_64 = 62
 _LOOKS, _BETWEEN_LOOKS_S = 20, 0.01
 _AS_ROOT = "run gputop-llm as root (sudo)"
@@ -37,7 +37,7 @@ def openness(pid: int) -> InjectionRefused | None:
     """
     try:
         with Memory(pid) as memory:
-            if (closed := closed_by_process(pid)) is not None:
+            if (closed := closed_by_process(pid) or _closed_by_filter(pid)) is not None:
                 return closed
             maps = Maps.of(pid)
             if (closed := closed_by_libc(maps) or closed_by_loading(pid, maps)) is not None:
@@ -59,24 +59,30 @@ def running_since(pid: int) -> int | None:
     return None
 
 
-def seccomp_mode(pid: int) -> str:
-    """The number of /proc/PID/status: "0" none, "1" strict, "2" filters; empty when it can't be told."""
+def seccomp_mode(tid: int) -> str:
+    """The number of a thread's status: "0" none, "1" strict, "2" filters; empty when it can't be told."""
     with suppress(OSError):
-        return ProcFs().status(pid).get("Seccomp", "")
+        return ProcFs().status(tid).get("Seccomp", "")
     return ""
 
 
-def no_safe_thread(pid: int, tried: str = "") -> InjectionRefused:
+def no_safe_thread(pid: int, tried: str = "") -> NotBorrowed:
     """The refusal of a process that has no thread to borrow, saying what its threads do."""
-    return InjectionRefused(
-        "no thread of it waits in poll, epoll, select or nanosleep, where it could be borrowed without harm"
+    return NotBorrowed(
+        f"no thread of it waits in poll, epoll, select or nanosleep, for less than {LONGEST_LIMIT_S:g} s or without a "
+        "limit, where it could be borrowed without harm"
         f" ({tried or what_they_do(pid)})",
         "try again, or start the server by `gputop-llm run -- COMMAND`",
     )
 
 
 def closed_by_process(pid: int) -> InjectionRefused | None:
-    """What of the process itself is in the way, as far as its public files say."""
+    """What of the process itself keeps its threads from being borrowed, as far as its public files say."""
+    return _closed_to_borrowing(pid) or closed_by_state(pid)
+
+
+def closed_by_state(pid: int) -> InjectionRefused | None:
+    """What of the process itself is in the way of any injection, as far as its public files say."""
     proc = ProcFs()
     try:
         stat, status = proc.stat(pid), proc.status(pid)
@@ -86,17 +92,11 @@ def closed_by_process(pid: int) -> InjectionRefused | None:
         return InjectionRefused(
             f"this is {platform.machine()}, and injection is for x86-64", "start it by `gputop-llm run`"
         )
-    if (tracer := status.get("TracerPid", "0")) != "0":
-        return InjectionRefused(
-            f"it is being traced already by process {tracer}{_named(tracer)}", f"end process {tracer}"
-        )
     if stat.state in _STATES:
         why, todo = _STATES[stat.state]
         return InjectionRefused(why, todo.format(pid=pid))
     if status.get("Seccomp") == "1":
         return InjectionRefused("it has given up all system calls but read and write (seccomp)", "")
-    if "shstk" in status.get("x86_Thread_features", ""):
-        return InjectionRefused("it runs with shadow stacks, which do not let a frame be prepared", _SHADOW_STACK)
     return _closed_by_program(pid)
 
 
@@ -137,10 +137,29 @@ def closed_by_rights(pid: int, error: OSError) -> InjectionRefused:
         return InjectionRefused(
             "it has rights that this user has not, or may not be dumped (prctl PR_SET_DUMPABLE)", _AS_ROOT
         )
-    return InjectionRefused(
+    return NotBorrowed(
         f"the kernel does not allow it ({error.strerror}): a security module or a seccomp filter around gputop-llm",
         "run gputop-llm outside of the container, or start that with --security-opt seccomp=unconfined",
     )
+
+
+def _closed_to_borrowing(pid: int) -> NotBorrowed | None:
+    try:
+        status = ProcFs().status(pid)
+    except OSError:
+        return None  # closed_by_state says why
+    if (tracer := status.get("TracerPid", "0")) != "0":
+        return NotBorrowed(f"it is being traced already by process {tracer}{_named(tracer)}", f"end process {tracer}")
+    if "shstk" in status.get("x86_Thread_features", ""):
+        return NotBorrowed("it runs with shadow stacks, which do not let a frame be prepared", _SHADOW_STACK)
+    return None
+
+
+def _closed_by_filter(pid: int) -> InjectionRefused | None:
+    """Whether it has a seccomp filter that the kernel won't show us."""
+    if seccomp_mode(pid) == "2" and (seccomp_mode(os.getpid()) != "0" or not _capable(ProcFs(), _CAP_SYS_ADMIN)):
+        return unread_filter()
+    return None
 
 
 def _closed_by_program(pid: int) -> InjectionRefused | None:
@@ -169,8 +188,8 @@ def _thread_name(pid: int, tid: int) -> bytes:
         return b""
 
 
-def _capable(proc: ProcFs) -> bool:
-    return bool(int(proc.status(os.getpid())["CapEff"], 16) >> _CAP_SYS_PTRACE & 1)
+def _capable(proc: ProcFs, capability: int = _CAP_SYS_PTRACE) -> bool:
+    return bool(int(proc.status(os.getpid())["CapEff"], 16) >> capability & 1)
 
 
 def _user_namespace(pid: int | str) -> str:

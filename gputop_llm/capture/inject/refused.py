@@ -15,3 +15,15 @@ class InjectionRefused(GputopError):
 
     def __init__(self, why: str, todo: str) -> None:
         super().__init__("cannot record inside the process", why, todo)
+
+
+class NotBorrowed(InjectionRefused):
+    """No thread of it can be borrowed, and nothing was done to it: a way that borrows none may be open."""
+
+
+def unread_filter() -> InjectionRefused:
+    """The refusal of a process whose seccomp filter, for all that is known, would kill it for our system calls."""
+    return InjectionRefused(
+        "it has a seccomp filter that can't be read from here, which might kill it for a system call of ours",
+        "run gputop-llm as root on the host (sudo), or start the server by `gputop-llm run -- COMMAND`",
+    )

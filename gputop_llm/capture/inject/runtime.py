@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,12 +30,22 @@ class Runtime:
         functions: what our thread calls, in the order of `FUNCTIONS`.
         restorers: every `__restore_rt`; the first one is libc's.
         gadget: a `syscall; ret` of libc.
+        libraries: the C library, and where it has parts of its own for threads and loading, these.
     """
 
     pthread_create: int
     functions: tuple[int, ...]
     restorers: tuple[int, ...]
     gadget: int
+    libraries: tuple[Library, ...]
+
+    def function(self, name: bytes) -> int:
+        """The address of one more function of the C library.
+
+        Raises:
+            InjectionRefused: it has none of that name.
+        """
+        return _find(self.libraries, name)
 
 
 def closed_by_libc(maps: Maps) -> InjectionRefused | None:
@@ -60,18 +71,9 @@ def find_runtime(maps: Maps, memory: Memory) -> Runtime:
     """
     if (closed := closed_by_libc(maps)) is not None:
         raise closed
-    libc, *others = _libraries(maps, memory, _LIBC) + _libraries(maps, memory, _HELPERS)
-    found: dict[bytes, int] = {}
-    for name in (b"pthread_create", *FUNCTIONS):
-        addresses = (library.function(name) for library in (libc, *others))
-        address = next((address for address in addresses if address), None)
-        if address is None:
-            raise InjectionRefused(
-                f"its C library has no {name.decode()} (the program has neither threads nor libraries to load)",
-                "there is nothing to record in it",
-            )
-        found[name] = address
-    code = [piece for library in (libc, *others) for piece in _code(library, memory)]
+    libraries = (*_libraries(maps, memory, _LIBC), *_libraries(maps, memory, _HELPERS))
+    found = {name: _find(libraries, name) for name in (b"pthread_create", *FUNCTIONS)}
+    code = [piece for library in libraries for piece in _code(library, memory)]
     restorers = tuple(address for start, text in code for address in _all(text, RESTORER, start))
     gadgets = [start + at for start, text in code if (at := text.find(GADGET)) >= 0]
     if not restorers or not gadgets:
@@ -79,7 +81,8 @@ def find_runtime(maps: Maps, memory: Memory) -> Runtime:
             "its C library returns from signals in a way that is not known here",
             "report the version of its glibc (ldd --version)",
         )
-    return Runtime(found[b"pthread_create"], tuple(found[name] for name in FUNCTIONS), restorers, gadgets[0])
+    functions = tuple(found[name] for name in FUNCTIONS)
+    return Runtime(found[b"pthread_create"], functions, restorers, gadgets[0], libraries)
 
 
 def clients(maps: Maps) -> dict[str, int]:
@@ -89,6 +92,17 @@ def clients(maps: Maps) -> dict[str, int]:
         name = mapping.name.removeprefix("/memfd:").removesuffix(" (deleted)")
         found.setdefault(name, mapping.start)
     return found
+
+
+def _find(libraries: Sequence[Library], name: bytes) -> int:
+    addresses = (library.function(name) for library in libraries)
+    address = next((address for address in addresses if address), None)
+    if address is None:
+        raise InjectionRefused(
+            f"its C library has no {name.decode()} (the program has neither threads nor libraries to load)",
+            "there is nothing to record in it",
+        )
+    return address
 
 
 def _libraries(maps: Maps, memory: Memory, name: re.Pattern[bytes]) -> list[Library]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from gputop_llm.capture.inject.frames import Call
@@ -9,9 +10,11 @@ from gputop_llm.capture.inject.memory import Maps, Memory
 
 _PAGE = 4096
 #: "gpu" and zeros: far from where the kernel, the loader and CUDA put anything.
-_FIRST = 0x6770_7500_0000
+FIRST = 0x6770_7500_0000
 _STEP = 0x10000
-_SLOTS = 256
+_SLOTS = 1 << 18
+END = FIRST + _SLOTS * _STEP
+_MOST_LEFT, _TRIES = 256, 64
 _MMAP = 9
 _PRIVATE_ANONYMOUS_AT_FREE_ADDRESS = 0x02 | 0x20 | 0x100000
 _READ, _WRITE, _EXECUTE = 1, 2, 4
@@ -42,13 +45,6 @@ class Scratch:
             Call(_MMAP, (self.data, _PAGE, _READ | _WRITE, flags, no_file, 0)),
         )
 
-    def is_there(self, maps: Maps) -> bool:
-        """Whether exactly these two pages are mapped."""
-        return [(m.start, m.end, m.rights, m.name) for m in maps.between(self.address, self.address + _STEP)] == [
-            (self.address, self.data, "r-xp", ""),
-            (self.data, self.data + _PAGE, "rw-p", ""),
-        ]
-
     def is_untouched(self, memory: Memory) -> bool:
         """Whether both pages are readable, and empty."""
         try:
@@ -57,20 +53,23 @@ class Scratch:
             return False
 
 
-def choose(maps: Maps, memory: Memory) -> tuple[Scratch, bool] | None:
-    """Where to put the pages, and whether they are there already: a killed injection may have left them empty.
+def choose(maps: Maps) -> Scratch | None:
+    """Where to put the pages: by chance, so that two who inject at once do not share them.
 
-    None: there is no room, which takes hundreds of killed injections.
+    Pages that are there already are never used, though a killed injection may have left them: another one that is just
+    being made would look the same.
+
+    None: too much is there, which takes hundreds of killed injections.
     """
-    for slot in range(_SLOTS):
-        scratch = Scratch(_FIRST + slot * _STEP)
+    if len(maps.between(FIRST, END)) >= 2 * _MOST_LEFT:
+        return None
+    for _ in range(_TRIES):
+        scratch = Scratch(FIRST + secrets.randbelow(_SLOTS) * _STEP)
         if not maps.between(scratch.address, scratch.address + _STEP):
-            return scratch, False
-        if scratch.is_there(maps) and scratch.is_untouched(memory):
-            return scratch, True
+            return scratch
     return None
 
 
 def is_any_there(maps: Maps) -> bool:
     """Whether something is where our pages would be."""
-    return bool(maps.between(_FIRST, _FIRST + _SLOTS * _STEP))
+    return bool(maps.between(FIRST, END))

@@ -14,14 +14,16 @@ _WORD = 0xFFFFFFFF
 _KILL_PROCESS, _KILL_THREAD, _TRAP = 0x80000000, 0x00000000, 0x00030000
 _ACTION = 0xFFFF0000
 _READ_EXECUTE, _THREAD_FLAGS = 5, 0x3D0F00
-#: What a chain, our thread, the loader, pthread_create and the client call; arguments where filters look at them.
+#: What a chain, our thread, the loader, pthread_create and the client call, with old and new C libraries; arguments
+#: where filters look at them. What CUPTI itself calls for a window is not known.
 CALLS: dict[str, tuple[int, tuple[int, ...]]] = {
-    "read": (0, ()), "write": (1, ()), "close": (3, ()), "fstat": (5, ()), "poll": (7, ()),
-    "mmap": (9, (0, 8192, 5)), "mprotect": (10, (0, 4096, _READ_EXECUTE)), "munmap": (11, ()),
+    "read": (0, ()), "write": (1, ()), "close": (3, ()), "fstat": (5, ()), "poll": (7, ()), "lseek": (8, ()),
+    "mmap": (9, (0, 8192, 5)), "mprotect": (10, (0, 4096, _READ_EXECUTE)), "munmap": (11, ()), "brk": (12, ()),
     "rt_sigprocmask": (14, ()), "rt_sigreturn": (15, ()), "pread64": (17, ()), "sched_yield": (24, ()),
-    "madvise": (28, ()), "clone": (56, (_THREAD_FLAGS,)), "exit": (60, ()), "fcntl": (72, ()),
-    "prctl": (157, (15,)), "futex": (202, ()), "clock_nanosleep": (230, ()), "openat": (257, ()),
-    "newfstatat": (262, ()), "set_robust_list": (273, ()), "pipe2": (293, ()), "memfd_create": (319, ()),
+    "madvise": (28, ()), "nanosleep": (35, ()), "getpid": (39, ()), "clone": (56, (_THREAD_FLAGS,)), "exit": (60, ()),
+    "fcntl": (72, ()), "prctl": (157, (15,)), "gettid": (186, ()), "futex": (202, ()), "sched_getaffinity": (204, ()),
+    "clock_gettime": (228, ()), "clock_nanosleep": (230, ()), "openat": (257, ()), "newfstatat": (262, ()),
+    "restart_syscall": (219, ()), "set_robust_list": (273, ()), "pipe2": (293, ()), "memfd_create": (319, ()),
     "rseq": (334, ()), "clone3": (435, ()),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from gputop_llm.capture.inject.frames import KERNEL_SEGMENTS, SYSCALL, Call, UnknownState, build
 from gputop_llm.capture.inject.memory import Mapping, Maps, Memory
 from gputop_llm.capture.inject.ptrace import NotStopped, Registers, Stopped
+from gputop_llm.capture.inject.refused import unread_filter
 from gputop_llm.capture.inject.runtime import Runtime
 from gputop_llm.capture.inject.seccomp import kills
 from gputop_llm.capture.inject.waits import Wait
@@ -97,27 +98,37 @@ def lend(
 
 
 def killed_for(pid: int, wait: Wait) -> str | None:
-    """The system call of ours for which a thread's seccomp filters would kill it; None: none, or it is not to be known.
+    """The system call of ours for which a thread's seccomp filters would kill it; None: none.
 
     Raises:
         NotStopped, OSError: as `lend`.
+        InjectionRefused: they can't be read.
     """
     thread = Stopped(wait.tid, time.monotonic() + _STOP_WITHIN_S)
     registers = thread.registers()
+    harmless = False
     try:
         filters = thread.seccomp_filters()
-    finally:
-        _as_found(thread, wait, registers, pid)
-        thread.detach()
-    try:
-        return None if filters is None else kills(filters)
+        if filters is None:
+            raise unread_filter()
+        deadly = kills(filters)
+        harmless = deadly is None
+        return deadly
     except ValueError:
-        return None
+        raise unread_filter() from None
+    finally:
+        _as_found(thread, wait, registers, pid, restarts=harmless)
+        thread.detach()
 
 
-def _as_found(thread: Stopped, wait: Wait, registers: Registers, pid: int) -> None:
-    """An epoll_wait would return EINTR for our stop: it is made again instead, unless a signal is the reason."""
-    if wait.is_epoll and registers.rax == _EINTR and _at(wait, registers) and not _signal_pending(pid, wait.tid):
+def _as_found(thread: Stopped, wait: Wait, registers: Registers, pid: int, *, restarts: bool = True) -> None:
+    """An epoll_wait would return EINTR for our stop: it is made again instead, unless a signal is the reason.
+
+    With others the kernel goes on by itself, with some by another system call (restart_syscall). Where a filter might
+    kill for that, `restarts` is false, and these are made again, too.
+    """
+    ended = registers.rax == _EINTR if wait.is_epoll else not restarts and registers.rax in _RESTARTS
+    if ended and _at(wait, registers) and not _signal_pending(pid, wait.tid):
         again = registers.copy()
         again.rip -= len(SYSCALL)
         again.rax = registers.orig_rax

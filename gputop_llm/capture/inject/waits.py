@@ -30,9 +30,8 @@ _OTHERS = {0: "read", 1: "write", 9: "mmap", 11: "munmap", 12: "brk", 45: "recvf
 _MASK_ARGUMENT = {271: 3, 270: 5, 281: 4, 441: 4}
 _RESTART_SYSCALL = 219
 _TIMER_ABSTIME = 1
-#: A wait is made again with its whole limit: a longer one would notice.
-LONGEST_LIMIT_S = 60.0
-_SHORT_S = 1.0
+#: A wait is made again with its whole limit: whoever waits may be late by that, each time that it is borrowed.
+LONGEST_LIMIT_S = 1.0
 _MOV_EAX = 0xB8
 
 
@@ -111,7 +110,7 @@ def _confirmed(pid: int, tids: list[int], memory: Memory) -> Iterator[Wait]:
     lines = {tid: line for tid in tids if (line := raw(pid, tid))[:1].isdigit()}
     waits = [wait for tid, line in lines.items() if (wait := _parse(tid, line, memory)) is not None]
     # A main thread is what the kernel gives the signals of the whole process to.
-    waits.sort(key=lambda wait: (wait.limit_s > _SHORT_S, wait.is_epoll, wait.limit_s, wait.tid == pid))
+    waits.sort(key=lambda wait: (wait.is_epoll, wait.limit_s, wait.tid == pid))
     for wait in waits:
         if wait.limit_s <= LONGEST_LIMIT_S and raw(pid, wait.tid) == lines[wait.tid]:
             yield wait
@@ -166,11 +165,11 @@ def _limit_s(number: int, arguments: tuple[int, ...], memory: Memory) -> float:
     if number in {7, 232, 281}:  # poll(…, ms), epoll_wait(…, ms), epoll_pwait(…, ms, …)
         ms = arguments[2 if number == 7 else 3] & 0xFFFFFFFF
         return 0.0 if ms >> 31 else ms / 1000
-    if number in {23, 270}:  # the kernel has written back what is left
+    if number in {23, 270, 271}:  # the kernel writes back what is left
         return 0.0
     if number == 230 and arguments[1] & _TIMER_ABSTIME:
         return 0.0
-    address = arguments[{35: 0, 230: 2, 271: 2, 441: 3}[number]]
+    address = arguments[{35: 0, 230: 2, 441: 3}[number]]
     if address == 0:
         return 0.0
     seconds, nanoseconds = struct.unpack("<qq", memory.read(address, 16))

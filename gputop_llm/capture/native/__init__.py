@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputop_llm.capture.native.prepared import PreparedChannel, connect_prepared
+from gputop_llm.capture.native.prepared import PreparedChannel, connect_prepared, is_prepared
 from gputop_llm.errors import GputopError
 
-__all__ = ["LIBRARY", "PreparedChannel", "connect_prepared", "library_bytes", "library_path"]
+__all__ = [
+    "COMMAND_WAIT_S",
+    "LIBRARY",
+    "REACH_WITHIN_S",
+    "PreparedChannel",
+    "connect_prepared",
+    "is_prepared",
+    "library_bytes",
+    "library_path",
+]
+
+#: How long a client waits for its command (window.c).
+COMMAND_WAIT_S = 60.0
+#: How long reaching the clients of all ranks may take: the first one waits meanwhile, and what comes before and after
+#: (the engine's pace, the greetings) must fit into its wait, too.
+REACH_WITHIN_S = 25.0
 
 LIBRARY = "libgputop_client.so"
 

@@ -64,6 +64,15 @@ void channel_send(struct channel *channel, enum wire_chunk kind, const void *fix
     channel_write(channel, channel->chunk, sizeof header + count + length);
 }
 
+void channel_turn_away(int commands_fd, int records_fd, enum wire_refusal reason, const char *sentence)
+{
+    struct channel channel;
+    struct wire_refused refused = {reason, 0};
+    channel_open(&channel, commands_fd, records_fd);
+    channel_send(&channel, CHUNK_REFUSED, &refused, sizeof refused, sentence);
+    channel_close(commands_fd, records_fd);
+}
+
 enum heard channel_hear(struct channel *channel, int wait_ms, struct wire_command_packet *command)
 {
     uint64_t end = monotonic_ns() + (uint64_t)wait_ms * MS_NS;

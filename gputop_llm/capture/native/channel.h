@@ -25,6 +25,9 @@ struct channel {
 void channel_open(struct channel *channel, int commands_fd, int records_fd);
 void channel_close(int commands_fd, int records_fd);
 
+/* Says why no window is taken, on a channel of its own beside the one that may be in use, and closes it. */
+void channel_turn_away(int commands_fd, int records_fd, enum wire_refusal reason, const char *sentence);
+
 /* Writes all of it. A reader who takes nothing for STALL_MS, or is gone, is `gone` from then on. */
 void channel_write(struct channel *channel, const void *bytes, size_t count);
 

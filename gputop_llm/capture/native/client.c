@@ -1,5 +1,7 @@
 #include "system.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,9 +16,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "channel.h"
 #include "client.h"
 
 enum { SCRATCH_BYTES_MOST = 1 << 20, UNMAPPED_UID = 65534, STAT_START_TIME = 22 };
+
+static const char digits[] = "0123456789";
+static char filters_at_first[16];
 
 void block_signals(void)
 {
@@ -52,23 +58,39 @@ void gputop_client_serve(const struct gputop_call *given)
     serve_window(call.commands_fd, call.records_fd);
 }
 
-/* Field 22 of /proc/self/stat: with the PID it names this process and no later one. "": unreadable. */
-static void read_start_time(char *text, size_t size)
+/* The beginning of a small file; "": unreadable. */
+static void read_file(const char *path, char *text, size_t size)
 {
-    char stat[1024];
-    int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    ssize_t got = file < 0 ? -1 : read(file, stat, sizeof stat - 1);
-    text[0] = 0;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = file < 0 ? -1 : read(file, text, size - 1);
+    text[got > 0 ? got : 0] = 0;
     if (file >= 0)
         close(file);
-    if (got <= 0)
-        return;
-    stat[got] = 0;
+}
+
+/* Field 22 of /proc/PID/stat: with the PID it names one process and no later one. "": unreadable. */
+static void read_start_time(const char *pid, char *text, size_t size)
+{
+    char path[32], stat[1024];
+    snprintf(path, sizeof path, "/proc/%s/stat", pid);
+    read_file(path, stat, sizeof stat);
+    text[0] = 0;
     char *at = strrchr(stat, ')'); /* ends field 2, which may hold anything */
     for (int field = 2; at && field < STAT_START_TIME; field++)
         at = strchr(at + 1, ' ');
-    if (at && strspn(at + 1, "0123456789") < size)
-        snprintf(text, size, "%.*s", (int)strspn(at + 1, "0123456789"), at + 1);
+    if (at && strspn(at + 1, digits) < size)
+        snprintf(text, size, "%.*s", (int)strspn(at + 1, digits), at + 1);
+}
+
+/* How many seccomp filters the calling thread has, as the kernel writes it; before Linux 5.9 only whether ("2"). */
+static void read_filters(char *text, size_t size)
+{
+    static const char count[] = "\nSeccomp_filters:\t", mode[] = "\nSeccomp:\t";
+    char status[8192];
+    read_file("/proc/thread-self/status", status, sizeof status);
+    const char *at = strstr(status, count);
+    at = at ? at + sizeof count - 1 : strstr(status, mode) ? strstr(status, mode) + sizeof mode - 1 : "";
+    snprintf(text, size, "%.*s", (int)strspn(at, digits), at);
 }
 
 /* A folder of ours alone: made, or found so. */
@@ -84,12 +106,46 @@ static bool private_folder(const char *path)
     return ours;
 }
 
+static bool nobody_listens(const struct sockaddr_un *address)
+{
+    int asking = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool refused = asking >= 0 && connect(asking, (const struct sockaddr *)address, sizeof *address) && errno == ECONNREFUSED;
+    if (asking >= 0)
+        close(asking);
+    return refused;
+}
+
+/* Removes the sockets of processes that have ended. That one isn't seen is not enough (it may be in another PID namespace),
+ * nor that nobody listens (it may just be starting). */
+static void remove_dead(const char *folder)
+{
+    struct dirent *entry;
+    DIR *listing = opendir(folder);
+    while (listing && (entry = readdir(listing))) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        char pid[16], start_time[24];
+        const char *name = entry->d_name, *dash = name + strspn(name, digits);
+        size_t length = *dash == '-' ? strspn(dash + 1, digits) : 0;
+        if (!length || strcmp(dash + 1 + length, ".sock"))
+            continue;
+        snprintf(pid, sizeof pid, "%.*s", (int)(dash - name), name);
+        read_start_time(pid, start_time, sizeof start_time);
+        bool seen = strlen(start_time) == length && !strncmp(start_time, dash + 1, length);
+        int bytes = snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", folder, name);
+        if (!seen && bytes > 0 && (size_t)bytes < sizeof address.sun_path && nobody_listens(&address))
+            unlink(address.sun_path);
+    }
+    if (listing)
+        closedir(listing);
+}
+
 static int listen_in(const char *folder, const char *start_time)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/%d-%s.sock", folder, (int)getpid(), start_time);
     if (length < 0 || (size_t)length >= sizeof address.sun_path || !private_folder(folder))
         return -1;
+    remove_dead(folder);
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (listener < 0)
         return -1;
@@ -108,7 +164,7 @@ static int open_listener(void)
     char folder[sizeof((struct sockaddr_un *)0)->sun_path], start_time[24];
     const char *runtime = getenv("XDG_RUNTIME_DIR"); /* CUDA is just being initialised, on the caller's thread */
     int listener = -1;
-    read_start_time(start_time, sizeof start_time);
+    read_start_time("self", start_time, sizeof start_time);
     if (!start_time[0])
         return -1;
     if (runtime && runtime[0] == '/' &&
@@ -135,13 +191,20 @@ static void *serve_socket(void *listener)
     block_signals();
     prctl(PR_SET_NAME, "gputop-llm");
     for (;;) {
+        char filters[sizeof filters_at_first];
         int connection = accept4((int)(intptr_t)listener, NULL, NULL, SOCK_CLOEXEC);
-        if (connection < 0)
+        if (connection < 0) {
             sleep_ms(1000); /* out of descriptors, say: the target's trouble, not to be made worse */
-        else if (trusted(connection))
-            serve_window(connection, connection);
-        else
+            continue;
+        }
+        read_filters(filters, sizeof filters);
+        if (!trusted(connection))
             close(connection);
+        else if (strcmp(filters, filters_at_first))
+            channel_turn_away(connection, connection, REFUSAL_FILTER,
+                              "the process has added a seccomp filter since it started, which might kill it for a window");
+        else
+            serve_window(connection, connection);
     }
     return NULL;
 }
@@ -151,6 +214,7 @@ int InitializeInjection(void)
     static atomic_bool once;
     /* Whatever fails here, the program runs on as if it had been started without us. */
     if (!atomic_exchange(&once, true)) {
+        read_filters(filters_at_first, sizeof filters_at_first);
         int listener = open_listener();
         if (listener >= 0 && !start_thread(serve_socket, (void *)(intptr_t)listener))
             close(listener);

@@ -40,21 +40,53 @@ def connect_prepared(pid: int, start_ticks: int) -> PreparedChannel | None:
         start_ticks: its start time (field 22 of /proc/PID/stat).
 
     Raises:
-        GputopError: there is a socket and it can't be used.
+        GputopError: there is a socket and it can't be used, or it can't be told whether there is one.
     """
+    found = _find(pid, start_ticks)
+    if found is None:
+        return None
+    path, pointer = found
+    try:
+        return _connect(pid, start_ticks, path, pointer)
+    finally:
+        os.close(pointer)
+
+
+def is_prepared(pid: int, start_ticks: int) -> bool:
+    """Whether a process has made the socket that `connect_prepared` connects to. Nothing is done to the process.
+
+    Raises:
+        GputopError: it can't be told.
+    """
+    found = _find(pid, start_ticks)
+    if found is None:
+        return False
+    os.close(found[1])
+    return True
+
+
+def _find(pid: int, start_ticks: int) -> tuple[str, int] | None:
+    """The socket's path as the process has it, and a descriptor that refers to it (O_PATH)."""
+    denied: PermissionError | None = None
     try:
         with RootFs(f"/proc/{pid}/root") as root:
             for path in _places(pid, start_ticks):
                 try:
-                    pointer = root.point_at(path)
+                    return path, root.point_at(path)
+                except PermissionError as error:
+                    denied = error
                 except OSError:
                     continue
-                try:
-                    return _connect(pid, start_ticks, path, pointer)
-                finally:
-                    os.close(pointer)
+    except PermissionError as error:
+        denied = error
     except OSError:
-        return None
+        return None  # the process is gone
+    if denied is not None:
+        raise GputopError(
+            f"can't look for a client in process {pid}",
+            "its files can't be read (permission denied)",
+            "use the user of that process, or root",
+        ) from denied
     return None
 
 

@@ -1,10 +1,8 @@
 #include "system.h"
 
-#include <errno.h>
-#include <stdio.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "rows.h"
@@ -45,6 +43,7 @@ static struct channel *channel;
 static uint64_t max_bytes;
 static struct rows_totals totals;
 static struct workspace *work;
+static int own_memory; /* /proc/self/mem; -1: names stay unknown */
 
 static const enum wire_chunk chunk_of[BATCHES] = {CHUNK_KERNELS, CHUNK_COPIES, CHUNK_MEMSETS, CHUNK_CALLS};
 
@@ -56,11 +55,14 @@ bool rows_open(const struct cupti *the_cupti, struct channel *the_channel, uint6
     totals = (struct rows_totals){0, 0, false};
     void *memory = mmap(NULL, sizeof *work, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     work = memory == MAP_FAILED ? NULL : memory;
+    own_memory = work ? open("/proc/self/mem", O_RDONLY | O_CLOEXEC) : -1;
     return work != NULL;
 }
 
 void rows_close(void)
 {
+    if (own_memory >= 0)
+        close(own_memory);
     munmap(work, sizeof *work);
     work = NULL;
 }
@@ -108,22 +110,15 @@ static void add(int which, const void *row, size_t bytes)
     batch->header.bytes += (uint32_t)bytes;
 }
 
-/* The text at an address of our own process, in work->name; false when the address is none. The kernel copies it, since
- * the module that it belonged to may have been unloaded, and reading it ourselves would end the target. */
+/* The text at an address of our own process, in work->name; false when it can't be had. The kernel copies it, since the
+ * module that it belonged to may have been unloaded, and reading it ourselves would end the target. */
 static bool read_text(uint64_t address)
 {
     size_t length = 0;
     while (length < TEXT_BYTES_MOST) {
         size_t piece = PAGE - (address + length) % PAGE;
         piece = piece < TEXT_BYTES_MOST - length ? piece : TEXT_BYTES_MOST - length;
-        struct iovec to = {work->name + length, piece}, from = {(void *)(uintptr_t)(address + length), piece};
-        ssize_t done = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
-        if (done < 0 && (errno == EPERM || errno == ENOSYS)) {
-            /* A sandbox forbids the call: then as every client of CUPTI reads names. */
-            snprintf(work->name, sizeof work->name, "%s", (const char *)(uintptr_t)address);
-            return true;
-        }
-        if (done != (ssize_t)piece)
+        if (own_memory < 0 || pread(own_memory, work->name + length, piece, (off_t)(address + length)) != (ssize_t)piece)
             return false;
         if (memchr(work->name + length, 0, piece))
             return true;

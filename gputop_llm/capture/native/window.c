@@ -17,7 +17,7 @@
 #include "rows.h"
 
 enum {
-    COMMAND_WAIT_MS = 30000,
+    COMMAND_WAIT_MS = 60000, /* the other ranks are reached meanwhile: COMMAND_WAIT_S in __init__.py */
     START_WAIT_S = 30,
     LOOK_MS = 10,
     CLOSE_WAIT_S = 5,     /* for CUPTI to disable and flush */
@@ -169,7 +169,7 @@ static bool hear_order(void)
 {
     switch (channel_hear(&channel, COMMAND_WAIT_MS, &order)) {
     case HEARD_NOTHING:
-        refuse(REFUSAL_COMMAND, 0, "no command came within 30 s");
+        refuse(REFUSAL_COMMAND, 0, "no command came within 60 s");
         return false;
     case HEARD_END:
         return false;
@@ -408,14 +408,9 @@ static bool take_window(void)
 void serve_window(int commands_fd, int records_fd)
 {
     if (atomic_exchange(&gputop_client_busy, 1)) {
-        /* `channel` belongs to the window that is open. */
-        struct channel turned_away;
-        struct wire_refused busy = {REFUSAL_BUSY, 0};
-        channel_open(&turned_away, commands_fd, records_fd);
-        channel_send(&turned_away, CHUNK_REFUSED, &busy, sizeof busy,
-                     "a window is open in this process, or an earlier one hasn't ended: CUPTI hasn't returned, or a profiler "
-                     "took over");
-        channel_close(commands_fd, records_fd);
+        channel_turn_away(commands_fd, records_fd, REFUSAL_BUSY,
+                          "a window is open in this process, or an earlier one hasn't ended: CUPTI hasn't returned, or a "
+                          "profiler took over");
         return;
     }
     channel_open(&channel, commands_fd, records_fd);

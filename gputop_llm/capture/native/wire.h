@@ -41,6 +41,7 @@ enum wire_refusal {
     REFUSAL_MEMORY = 7,        /* no buffers */
     REFUSAL_CUPTI = 8,         /* CUPTI said no; its result code stands beside the reason */
     REFUSAL_STOPPED = 9,       /* told to stop before the window began */
+    REFUSAL_FILTER = 10,       /* a seccomp filter was added since this client began to listen: it might kill the process */
 };
 
 struct wire_header {

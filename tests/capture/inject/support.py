@@ -13,6 +13,7 @@ from pathlib import Path
 from gputop_llm.capture.inject import Channel, inject
 from gputop_llm.capture.inject.memory import Maps
 from gputop_llm.capture.inject.openness import running_since
+from gputop_llm.capture.inject.scratch import END, FIRST
 
 HERE = Path(__file__).parent
 WITHIN_S = 40.0
@@ -44,10 +45,9 @@ class Target:
 
     def counts(self):
         """What each thread has done, by its word."""
-        still = {"futex", "spin", "alarms", "children", "undumpable"}
-        return {
-            w: self.slot(i) for i, w in enumerate(self.words) if w not in still and not w.startswith(("deny-", "kill-"))
-        }
+        still = {"futex", "spin", "alarms", "children", "undumpable", "poll-long"}
+        setup = ("deny-", "kill-", "only-")
+        return {w: self.slot(i) for i, w in enumerate(self.words) if w not in still and not w.startswith(setup)}
 
     def assert_goes_on(self):
         """All its threads make progress, and none has seen anything wrong."""
@@ -76,7 +76,7 @@ class Target:
         return {name: names.count(name) for name in names if name and not name.startswith("[")}
 
     def scratch_left(self):
-        return Maps.of(self.pid).between(0x677075000000, 0x677076000000)
+        return Maps.of(self.pid).between(FIRST, END)
 
 
 def compile_c(source, target, *flags):

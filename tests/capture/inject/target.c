@@ -59,6 +59,7 @@ static long wait_once(const char *kind, int epoll)
     sigemptyset(&mask);
     sigaddset(&mask, SIGUSR2);
     if (!strcmp(kind, "poll")) return poll(NULL, 0, 4);
+    if (!strcmp(kind, "poll-long")) return poll(NULL, 0, 12000);
     if (!strcmp(kind, "ppoll")) return ppoll(NULL, 0, &time, &mask);
     if (!strcmp(kind, "select")) return select(0, NULL, NULL, NULL, &tv);
     if (!strcmp(kind, "pselect6")) return pselect(0, NULL, NULL, NULL, &time, &mask);
@@ -178,6 +179,37 @@ static void keep_once(void)
     if (bad) wrong(bad | 0x10000);
 }
 
+static void install(unsigned short count, struct sock_filter *filter, unsigned flags)
+{
+    struct sock_fprog program = {count, filter};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)) abort();
+}
+
+/* Any other system call than these ends the program. */
+static void allow_only(const char *numbers)
+{
+    struct sock_filter filter[256] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    unsigned short count = 1;
+    for (char *end; *numbers; numbers = *end ? end + 1 : end) {
+        filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)strtol(numbers, &end, 10), 0, 1);
+        filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    install(count, filter, SECCOMP_FILTER_FLAG_TSYNC);
+}
+
+static void deny(long number, uint32_t answer, unsigned flags)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, answer),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    install(4, filter, flags);
+}
+
 struct job {
     const char *kind;
     int slot;
@@ -233,6 +265,10 @@ __attribute__((noreturn)) static void *run(void *argument)
         kind = "poll";
     }
     if (!strcmp(kind, "deep")) deep(200, job->slot);
+    if (!strncmp(kind, "strict-", 7)) { /* polls under a filter of its own */
+        deny(atol(kind + 7), SECCOMP_RET_KILL_PROCESS, 0);
+        kind = "poll";
+    }
     for (;;) {
         if (!strcmp(kind, "keeper"))
             keep_once();
@@ -267,19 +303,6 @@ static void allocate_and_load(int slot)
     }
 }
 
-static void deny(long number, uint32_t answer)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, answer),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, filter};
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)) abort();
-}
-
 int main(int count, char **words)
 {
     int file = open(words[1], O_RDWR);
@@ -290,6 +313,7 @@ int main(int count, char **words)
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
     long denied[8], denials = 0, deadly = 0;
     int alarms = 0, children = 0, busy = -1;
+    const char *only = NULL;
     uint64_t threads = 0;
     for (int i = 2; i < count; i++) {
         struct job *job = malloc(sizeof *job);
@@ -301,11 +325,13 @@ int main(int count, char **words)
         else if (!strcmp(words[i], "undumpable")) prctl(PR_SET_DUMPABLE, 0);
         else if (!strncmp(words[i], "deny-", 5)) denied[denials++] = atol(words[i] + 5);
         else if (!strncmp(words[i], "kill-", 5)) deadly = atol(words[i] + 5);
+        else if (!strncmp(words[i], "only-", 5)) only = words[i] + 5;
         else pthread_create(&thread, NULL, run, job), threads++;
     }
     while (counters[BEGUN] < threads) usleep(1000);
-    while (denials) deny(denied[--denials], SECCOMP_RET_ERRNO | EPERM);
-    if (deadly) deny(deadly, SECCOMP_RET_KILL_PROCESS);
+    while (denials) deny(denied[--denials], SECCOMP_RET_ERRNO | EPERM, SECCOMP_FILTER_FLAG_TSYNC);
+    if (deadly) deny(deadly, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
+    if (only) allow_only(only);
     if (alarms) {
         sigaction(SIGALRM, &action, NULL);
         setitimer(ITIMER_REAL, &often, NULL);

@@ -16,9 +16,12 @@ from gputop_llm.capture.inject import InjectionRefused, inject, mapped_clients, 
 from gputop_llm.capture.inject.memory import Maps
 from gputop_llm.capture.inject.openness import closed_by_process, running_since
 from gputop_llm.capture.inject.runtime import closed_by_libc
-from tests.capture.inject.support import HERE, compile_c, serve, until
+from gputop_llm.capture.inject.seccomp import CALLS
+from gputop_llm.capture.native import library_bytes
+from tests.capture.inject.support import HERE, compile_c, said, serve, until
 
 NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 def refusal(target, library):
@@ -40,6 +43,14 @@ def test_no_thread_that_waits(start, library):
     assert "3 in futex, 1 running" in said
     assert "gputop-llm run" in said
     assert "no thread of it waits" in openness(target.pid).sentence()
+    assert not target.scratch_left()
+
+
+def test_a_wait_that_would_become_much_longer_is_not_made_again(start, library):
+    target = start("poll-long")
+    for sentence in (refusal(target, library), openness(target.pid).sentence()):
+        assert "for less than 1 s or without a limit" in sentence
+        assert "1 in futex, 1 in poll" in sentence
     assert not target.scratch_left()
 
 
@@ -152,7 +163,10 @@ def test_a_filter_of_system_calls(start, library, numbers, said):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read a filter")
-@pytest.mark.parametrize(("number", "name"), [(319, "memfd_create"), (293, "pipe2"), (56, "clone"), (9, "mmap")])
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(319, "memfd_create"), (293, "pipe2"), (56, "clone"), (9, "mmap"), (186, "gettid"), (219, "restart_syscall")],
+)
 def test_a_filter_that_kills_is_read_before_anything_is_done(start, library, number, name):
     target = start("poll", "keeper", "epoll_wait", f"kill-{number}", "deny-1000")
     assert f"its seccomp filter would kill it for {name}" in refusal(target, library)
@@ -162,6 +176,39 @@ def test_a_filter_that_kills_is_read_before_anything_is_done(start, library, num
 def test_a_filter_that_minds_nothing_of_ours(start, library):
     target = start("poll", "kill-101", "deny-165")
     serve(target.inject(library))
+    target.assert_goes_on()
+
+
+def test_no_system_call_is_made_but_those_that_filters_are_asked_about(start):
+    numbers = ",".join(str(number) for number, _ in CALLS.values())
+    target = start("poll", f"only-{numbers}")
+    for _ in range(3):
+        channel = target.inject(library_bytes())
+        assert said(channel, 8) == b"GPUTOPW1"
+        while said(channel, 1 << 10):  # the client refuses: there is no CUPTI
+            pass
+        os.close(channel.commands)
+        os.close(channel.records)
+    target.assert_goes_on()
+
+
+def test_a_filter_of_one_thread_counts_where_that_is_borrowed(start, library):
+    target = start("strict-319")
+    assert "its seccomp filter would kill it for memfd_create" in refusal(target, library)
+    target.assert_goes_on()
+
+
+@needs_root
+def test_a_filter_that_cannot_be_read_might_kill(start, library):
+    target = start("poll", "kill-319", user=NOBODY, group=NOBODY, extra_groups=[])
+
+    def try_it():
+        with pytest.raises(InjectionRefused) as caught:
+            target.inject(library)
+        return caught.value.sentence()
+
+    for sentence in (as_nobody(try_it), as_nobody(lambda: openness(target.pid).sentence())):
+        assert "seccomp filter that can't be read from here" in sentence or "ptrace_scope" in sentence
     target.assert_goes_on()
 
 
@@ -204,9 +251,6 @@ def as_nobody(function):
         text = file.read().decode()
     os.waitpid(child, 0)
     return text
-
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @needs_root

@@ -8,18 +8,25 @@
  * listen                InitializeInjection
  * count                 resident KiB, descriptors, threads, mappings
  * close FD
+ * filter kill|deny|only NUMBER...   system calls that end the program, that fail, or that alone do not end it
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct call {
@@ -76,6 +83,25 @@ static void count(void)
     printf("%ld %d %d %d\n", resident * 4, entries("/proc/self/fd"), entries("/proc/self/task") + 1, mappings);
 }
 
+/* For all threads that are there. */
+static void filter(const char *kind, const char *numbers)
+{
+    struct sock_filter code[256] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    struct sock_fprog program = {1, code};
+    int only = !strcmp(kind, "only");
+    unsigned other = only ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ALLOW;
+    unsigned listed = only ? SECCOMP_RET_ALLOW : !strcmp(kind, "kill") ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM;
+    for (char *end; *numbers > '\n'; numbers = end) {
+        unsigned number = (unsigned)strtol(numbers, &end, 10);
+        code[program.len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1);
+        code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, listed);
+    }
+    code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, other);
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
+        exit(1);
+}
+
 static void handler(int signal_number)
 {
     (void)signal_number;
@@ -123,6 +149,9 @@ int main(int argc, char **argv)
             printf("%d\n", ((int (*)(void))dlsym(libraries[0], "InitializeInjection"))());
         } else if (!strncmp(line, "count", 5)) {
             count();
+        } else if (!strncmp(line, "filter", 6)) {
+            filter(name, strstr(line, name) + strlen(name));
+            printf("ok\n");
         } else if (!strncmp(line, "close", 5)) {
             close(atoi(name));
             printf("ok\n");

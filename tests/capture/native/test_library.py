@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from gputop_llm.capture import native as package
+from gputop_llm.capture.inject.seccomp import CALLS
+from gputop_llm.capture.recording import HELLO_WITHIN_S
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import native_format as form
 from tests.capture.native.hosting import NATIVE, ROWS, build_hook
@@ -116,6 +118,45 @@ def test_it_allocates_nothing_in_the_targets_heap(native):
     assert (
         names & {"malloc", "calloc", "realloc", "free", "strdup", "kill", "exit", "abort", "fopen", "system"} == set()
     )
+
+
+#: What each function of the C library calls in the kernel; those of a `run` server at its start aside.
+KERNEL_CALLS = {
+    "clock_gettime": ["clock_gettime"], "close": ["close"], "fcntl": ["fcntl"], "getpid": ["getpid"],
+    "mmap": ["mmap"], "munmap": ["munmap"], "nanosleep": ["nanosleep", "clock_nanosleep"], "open": ["openat"],
+    "poll": ["poll"], "prctl": ["prctl"], "pread": ["pread64"], "read": ["read"], "write": ["write"],
+    "pthread_create": ["clone", "clone3", "mmap", "mprotect", "rseq", "set_robust_list", "madvise", "exit"],
+    "sigprocmask": ["rt_sigprocmask"], "syscall": ["gettid"], "dlopen": ["futex"], "dlsym": ["futex"],
+    "dlclose": ["futex"], "dl_iterate_phdr": ["futex"],
+}  # fmt: skip
+AT_THE_START = {
+    "accept4", "bind", "closedir", "connect", "fchmod", "getenv", "geteuid", "getsockopt", "listen", "mkdir", "opendir",
+    "readdir", "socket", "unlink",
+}  # fmt: skip
+NO_KERNEL_CALLS = {
+    "__errno_location", "__stack_chk_fail", "memchr", "memcmp", "memcpy", "memset", "pthread_attr_destroy",
+    "pthread_attr_init", "pthread_attr_setdetachstate", "sigfillset", "snprintf", "strchr", "strcmp", "strlen",
+    "strncmp", "strnlen", "strrchr", "strspn", "strstr",
+}  # fmt: skip
+
+
+def test_filters_are_asked_about_all_that_it_calls(native):
+    used = subprocess.run(["nm", "-D", "--undefined-only", native.client], capture_output=True, text=True, check=True)
+    names = {line.split()[-1].partition("@")[0] for line in used.stdout.splitlines()}
+
+    assert names <= KERNEL_CALLS.keys() | AT_THE_START | NO_KERNEL_CALLS
+    assert {call for name in names & KERNEL_CALLS.keys() for call in KERNEL_CALLS[name]} <= CALLS.keys()
+    assert set(re.findall(r"SYS_(\w+)", "".join(path.read_text() for path in NATIVE.glob("*.c")))) == {
+        "gettid",
+        "fstat",
+    }
+
+
+def test_a_client_waits_longer_than_all_ranks_may_take_to_be_reached():
+    (wait_ms,) = re.findall(r"COMMAND_WAIT_MS = (\d+)", (NATIVE / "window.c").read_text())
+
+    assert int(wait_ms) / 1000 == package.COMMAND_WAIT_S
+    assert package.COMMAND_WAIT_S > package.REACH_WITHIN_S + HELLO_WITHIN_S + 10
 
 
 def test_c_and_python_have_the_same_layout(native, tmp_path):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gputop_llm.capture.conflicts import TOOLS
 from gputop_llm.timeline.native_format import Chunk, EndReason
-from tests.capture.native.hosting import hosting
+from tests.capture.native.hosting import NATIVE, hosting
 from tests.capture.native.test_protocol import BUSY, NO_CUPTI, OTHER_TOOL, PROFILING, quiet, works
 from tests.support.real_processes import until
 
@@ -76,6 +78,15 @@ def test_another_profiler_in_the_process_is_named(native, a_host, a_line, a_libr
 
     assert (reason, sentence) == (OTHER_TOOL, f"another profiler is in the process: {name}")
     assert host.get("fake_requests") == 0
+
+
+def test_both_sides_know_the_same_profilers():
+    (table,) = re.findall(r"const tools\[\] = \{(.*?)\};", (NATIVE / "others.c").read_text(), re.DOTALL)
+    names = re.findall(r'"(.*?)"', table)
+
+    for name in (*names, *TOOLS):
+        assert any(name.startswith(one) for one in names), name
+        assert name in TOOLS
 
 
 def test_what_cuda_was_told_to_load_counts_whatever_its_name(native, a_host, a_line, a_library):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop_llm.capture.native import connect_prepared
+from gputop_llm.capture.native import connect_prepared, is_prepared
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk, EndReason
@@ -211,6 +211,89 @@ def test_a_process_that_was_started_otherwise_has_none(a_host, runtime):
     host.ask("listen")
     assert connect_prepared(host.pid, start_ticks(host.pid) + 1) is None
     assert connect_prepared(1 << 22, 1) is None
+
+
+def test_to_look_for_it_is_not_to_speak_to_it(a_host, runtime):
+    host = a_host(env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+    assert not is_prepared(host.pid, start_ticks(host.pid))
+    host.ask("listen")
+    first = connected(host)
+    first.hear(Chunk.HELLO)
+    for _ in range(20):  # more than may wait for an answer
+        assert is_prepared(host.pid, start_ticks(host.pid))
+    first.close()
+    line = connected(host)
+    line.hear(Chunk.HELLO)
+    line.close()
+
+
+AS_NOBODY = """
+import os, sys
+from gputop_llm.capture.native import connect_prepared
+from gputop_llm.errors import GputopError
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    print(connect_prepared(int(sys.argv[1]), int(sys.argv[2])))
+except GputopError as failure:
+    print(failure.sentence())
+"""
+
+
+@needs_root
+def test_what_another_user_may_not_see_is_not_said_to_be_absent(a_host, runtime):
+    host = a_host(env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+    host.ask("listen")
+    command = [sys.executable, "-c", AS_NOBODY, str(host.pid), str(start_ticks(host.pid))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[3])
+
+    assert f"can't look for a client in process {host.pid}: its files can't be read" in done.stdout, done
+    assert "use the user of that process, or root" in done.stdout
+
+
+def test_a_filter_that_came_after_the_start_is_a_reason_to_refuse(a_host, runtime):
+    host = a_host(env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+    host.ask("listen")
+    connected(host).close()
+    host.ask("filter kill 101")  # ptrace, as any sandbox does
+    line = connected(host)
+    reason, _, sentence = line.record().refusal
+
+    assert reason == 10
+    assert "added a seccomp filter since it started" in sentence
+    line.close()
+
+
+def test_a_filter_that_was_there_at_the_start_is_none(a_host, runtime):
+    host = a_host(env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+    host.ask("filter kill 101")
+    host.ask("listen")
+    line = connected(host)
+    line.window(ms=1)
+    assert line.record().end["reason"] == EndReason.TIME_UP
+    line.close()
+
+
+def test_sockets_of_servers_that_are_gone_are_removed_by_the_next_one(a_host, runtime):
+    folder = runtime / "gputop-llm"
+    folder.mkdir(mode=0o700)
+    unused = 1 << 22
+    reused = f"{os.getpid()}-{start_ticks(os.getpid()) - 1}.sock"
+    starting = f"{os.getpid()}-{start_ticks(os.getpid())}.sock"
+    elsewhere = f"{unused}-77.sock"  # of another PID namespace
+    bound = {
+        name: socket.socket(socket.AF_UNIX) for name in (f"{unused}-1.sock", reused, starting, elsewhere, "7.sock")
+    }
+    for name, one in bound.items():
+        one.bind(str(folder / name))
+    bound[elsewhere].listen(1)
+    (folder / "notes-1.txt").touch()
+    host = a_host(env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+    host.ask("listen")
+
+    left = {path.name for path in folder.iterdir()}
+    assert left == {f"{host.pid}-{start_ticks(host.pid)}.sock", starting, elsewhere, "7.sock", "notes-1.txt"}
+    for one in bound.values():
+        one.close()
 
 
 def test_a_socket_of_another_process_is_not_spoken_to(a_host, runtime):

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from gputop_llm.capture.inject.seccomp import CALLS
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk, EndReason, Kinds
 from tests.capture.native.hosting import ALL, MIB
@@ -98,6 +99,28 @@ def test_clocks_are_read_at_both_ends_of_what_was_collected(a_host, a_line):
     for cupti, realtime in (began[:2], (end["cupti"], end["realtime"])):
         assert abs(cupti - realtime) < 5e6  # the stand-in's clock is CLOCK_REALTIME
     assert began[4] == ALL
+
+
+@pytest.mark.parametrize("kind", ["deny", "only"])
+def test_names_that_lead_nowhere_end_nothing_whatever_is_allowed(a_host, a_line, kind):
+    host = a_host()
+    line = a_line(host)
+    line.hear(Chunk.HELLO)
+    # process_vm_readv, by which a debugger reads; or all that this client may not call, but for the end of the program.
+    numbers = [310] if kind == "deny" else [*(number for number, _ in CALLS.values()), 231]
+    host.ask(f"filter {kind} {' '.join(map(str, numbers))}")
+    line.window()
+    line.hear(Chunk.STARTED)
+    host.call("fake_steps", 0, 3)
+    host.set("fake_bad_names", 1)
+    host.call("fake_steps", 0, 2)
+    line.stop()
+    record = line.record()
+
+    assert record.end["reason"] == EndReason.STOPPED
+    names = record.names() | {0: None}
+    counts = {name: sum(names[row["name"]] == name for row in record.rows(Chunk.KERNELS)) for name in names.values()}
+    assert counts == {"_Z6decodePfi": 4, "_Z7prefillPfi": 2, None: 4}
 
 
 def test_a_window_begins_at_the_moment_that_it_was_given(a_host, a_line):
