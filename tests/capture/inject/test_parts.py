@@ -17,7 +17,8 @@ from gputop_llm.capture.inject.frames import Call, UnknownState, build
 from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.ptrace import Registers
 from gputop_llm.capture.inject.runtime import find_runtime
-from gputop_llm.capture.inject.waits import Wait
+from gputop_llm.capture.inject.waits import LONGEST_LIMIT_S, Wait, _limit_s
+from gputop_llm.capture.plan import LATER_S
 from tests.capture.inject.support import HERE
 
 INJECT = HERE.parents[2] / "gputop_llm/capture/inject"
@@ -178,3 +179,16 @@ def test_a_wait_with_a_mask_of_its_own_is_known():
     assert Wait(1, 271, 271, arguments, 0, 0, 0.0).has_own_mask
     assert not Wait(1, 271, 271, (0,) * 6, 0, 0, 0.0).has_own_mask
     assert not Wait(1, 7, 7, arguments, 0, 0, 0.0).has_own_mask
+
+
+def test_what_is_asked_says_how_much_longer_a_wait_may_become():
+    assert LATER_S == LONGEST_LIMIT_S
+
+
+def test_how_much_longer_a_wait_may_become(own_memory):
+    limit = ctypes.create_string_buffer(struct.pack("<qq", 40, 0))
+    at = ctypes.addressof(limit)
+    assert _limit_s(7, (0, 0, 40_000, 0, 0, 0), own_memory) == 40  # poll
+    assert _limit_s(35, (at, 0, 0, 0, 0, 0), own_memory) == 40  # nanosleep
+    # The kernel writes back what is left, and that is what it is made again with.
+    assert _limit_s(271, (0, 0, at, 0, 0, 0), own_memory) == 0  # ppoll
