@@ -187,6 +187,20 @@ def _parser() -> argparse.ArgumentParser:
     capture.add_argument("--output", metavar="DIR", help="where captures go; default: the user's data directory")
     capture.set_defaults(command="capture")
 
+    stacks = commands.add_parser(
+        "stacks",
+        help="the Python stacks of every rank side by side: who stands elsewhere",
+        description="Reads the Python stacks of all processes of the running engine from outside, without stopping\n"
+        "them, and says what is the same and who differs. docs/stacks.md explains it.",
+        epilog="exit codes: 0 read; 1 none could be read; 2 wrong usage; 3 no target; 4 some could not be read",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stacks.add_argument("--json", action="store_true", help="JSON instead of text (docs/stacks.md)")
+    stacks.add_argument(
+        "--record", type=_seconds, metavar="SECONDS", help="sample for so long instead: functions by self and total"
+    )
+    stacks.set_defaults(command="stacks")
+
     doctor = commands.add_parser(
         "doctor",
         help="which captures are possible here, what is in the way, what crashes have left",
@@ -197,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--output", action="append", metavar="DIR", help="another place that captures go to")
     doctor.set_defaults(command="doctor")
 
-    for command in (capture, doctor):
+    for command in (capture, stacks, doctor):
         _live(command)
 
     for command in (snapshot, watch, check, demo):

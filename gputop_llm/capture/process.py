@@ -1,11 +1,13 @@
-"""Starts the worker and its watchdog: each a session of its own, so that no terminal takes it along."""
+"""Starts the worker and its watchdog: each a session of its own, so that no terminal takes it along. And tools."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 import gputop_llm
@@ -65,3 +67,75 @@ def start(module: str, arguments: Sequence[str] = (), pass_fds: Sequence[int] = 
     except OSError as error:
         raise GputopError("cannot start the capture's own process", error.strerror or str(error)) from error
     return Started(process)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a tool ended: `code` is None when it was killed, for its time was up or it was no longer wanted.
+
+    `cpu_s` is the processor time that it took, as last seen while it ran; None for one that was over at once.
+    """
+
+    code: int | None
+    out: bytes
+    err: bytes
+    cpu_s: float | None = None
+
+
+#: How often a running tool is asked for.
+_LOOK_S = 0.05
+
+
+def ran(
+    argv: Sequence[str],
+    within_s: float,
+    started: Callable[[int], None] = lambda _pid: None,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> Ran:
+    """Runs a tool that touches nothing which outlives it, to its end.
+
+    Args:
+        within_s: kills it when it takes longer.
+        started: told its PID at once.
+        unwanted: asked now and then whether to kill it.
+
+    Raises:
+        GputopError: it can't be started.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise GputopError(f"cannot start {argv[0]}", error.strerror or str(error)) from error
+    cpu_s = None
+    with process:
+        started(process.pid)
+        until = time.monotonic() + within_s
+        while True:
+            try:
+                out, err = process.communicate(timeout=max(0.0, min(_LOOK_S, until - time.monotonic())))
+                return Ran(process.returncode, out, err, cpu_s)
+            except subprocess.TimeoutExpired:
+                cpu_s = _cpu_s(process.pid)
+                if time.monotonic() < until and not unwanted():
+                    continue
+            process.kill()
+            out, err = process.communicate()
+            return Ran(None, out, err, cpu_s)
+
+
+def _cpu_s(pid: int) -> float | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
