@@ -98,7 +98,8 @@ def _public(value: Any) -> Any:
 def _added(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What capture.json has beside what the worker knew: the command that repeats it, and the versions of all forms."""
     window_s, pid = plan.get("window_s"), _pid(plan)
-    repeat = None if pid is None else f"gputop-llm capture --pid {pid} --seconds {window_s}"
+    route = f" --route {plan['route']}" if plan.get("route") else ""
+    repeat = None if pid is None else f"gputop-llm capture --pid {pid} --seconds {window_s}{route}"
     return {
         "repeat": repeat,
         "formats": {

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from gputop_llm.errors import GputopError
+from gputop_llm.store.bundle import RECORD, RECORDS
 from gputop_llm.timeline import native_format as form
 
 PARTIAL_PREFIX, PARTIAL_SUFFIX = ".", ".partial"
 PART = ".part"
-RECORD = ".gtw"
 INCOMPLETE = "-incomplete"
 #: What the worker knows of the capture; written when it begins, and again when it ends.
 FACTS = "capture.json"
@@ -136,7 +136,7 @@ class CaptureFolder:
 
     def has_records(self) -> bool:
         """Whether anything is recorded in it."""
-        return any(self._begun(name) for name in os.listdir(self._fd) if name.endswith((RECORD, f"{RECORD}{PART}")))
+        return any(self._begun(name) for name in os.listdir(self._fd) if name.endswith((*RECORDS, f"{RECORD}{PART}")))
 
     def keep(self, whole: bool) -> Path:
         """Gives it its lasting name, which says when it is not whole, and closes it; returns where it is.
@@ -185,7 +185,9 @@ class CaptureFolder:
         return self.keep(whole=False)
 
     def _begun(self, name: str) -> bool:
-        """Whether a record has more than its client's greeting."""
+        """Whether a record has anything; a native one more than its client's greeting."""
+        if not name.endswith((RECORD, f"{RECORD}{PART}")):
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size > 0
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd), "rb") as file:
             head = file.read(_GREETING_BYTES)
         at = len(form.MAGIC)

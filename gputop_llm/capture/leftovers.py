@@ -19,6 +19,7 @@ from typing import Literal
 from gputop_llm.capture.folder import CaptureFolder, partial_folders
 from gputop_llm.capture.guards import stat_of
 from gputop_llm.capture.inject import mapped_clients
+from gputop_llm.capture.undo import steps_in, undo
 from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store import bundle_write
 
@@ -97,8 +98,9 @@ def _captures(folder: Path, proc: ProcFs) -> Iterator[Leftover]:
             if _at_work(partial, proc):
                 partial.close()
                 continue
+            failed = undo(steps_in(partial.facts()))
             partial.close()
-            kept = partial.settle(_CRASHED)
+            kept = partial.settle("; ".join((_CRASHED, *failed)))
         except OSError as error:
             yield Leftover("capture", path, f"can't be settled: {(error.strerror or str(error)).lower()}")
             continue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gputop_llm import paths
 from gputop_llm.capture.plan import Plan, make_plan
@@ -36,15 +37,25 @@ class NodeRoute:
         self._folder = place
         self._key_may_go: dict[str, bool] = {}
 
-    def plan(self, frame: Frame, target: Target, window_s: float | None = None, steps: int | None = None) -> Plan:
-        """What a window of that target will do.
+    def plan(
+        self,
+        frame: Frame,
+        target: Target,
+        window_s: float | None = None,
+        steps: int | None = None,
+        route: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """What a window of that target will do, by a route or, where none is named, by the best open one.
 
         Raises:
             GputopError: it can't be taken.
         """
         self._key_may_go[target.key] = key_may_go_to(target, self._config)
         engine = next((one for one in frame.engines if one.target_key == target.key), None)
-        return make_plan(target, self._folder, seconds=window_s, steps=steps, engine=engine)
+        return make_plan(
+            target, self._folder, seconds=window_s, steps=steps, engine=engine, route=route, options=options
+        )
 
     def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame]) -> CaptureRun:
         """Begins it.

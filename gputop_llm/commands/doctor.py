@@ -14,7 +14,7 @@ from gputop_llm import __version__, paths
 from gputop_llm.capture import leftovers
 from gputop_llm.capture.doctor import Examined, Process, examine
 from gputop_llm.capture.leftovers import Leftover, Mapped
-from gputop_llm.capture.routes import Route
+from gputop_llm.capture.way import Route
 from gputop_llm.commands import output
 from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.commands.snapshot import settled_frame

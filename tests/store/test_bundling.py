@@ -147,4 +147,4 @@ def test_a_folder_that_is_no_bundle_is_told_in_a_sentence(tmp_path, capsys):
     code = main(["verdict", str(tmp_path)])
 
     assert code == 1
-    assert "it is a folder without a native record" in capsys.readouterr().err
+    assert "it is a folder without a record" in capsys.readouterr().err
