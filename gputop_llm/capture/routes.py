@@ -12,8 +12,6 @@ _UNBUILT = (
     ("remote-exec", "native window by sys.remote_exec", "the same Python (3.14 or later) on both sides"),
     ("nsys-session", "Nsight Systems window", "a server that was started under nsys"),
     ("nsys-system", "Nsight Systems, system-wide: GPU metrics and CPU samples", "nsys, and root or perf rights"),
-    ("engine-endpoint", "the engine's own profiler", "an endpoint that starts it"),
-    ("kineto-agent", "torch.profiler from within", "torch in the target"),
     ("kineto-daemon", "torch.profiler on demand", "KINETO_USE_DAEMON=1 at the server's start"),
     (
         "ncu-rerun",

@@ -13,7 +13,7 @@ from typing import Any
 Step = Mapping[str, Any]
 
 #: Where each step is done: a module with `undo(step) -> str | None`, a clause that says why it could not be.
-_DOERS: dict[str, str] = {}
+_DOERS: dict[str, str] = {"stop-profile": "gputop_llm.capture.endpoint_undo"}
 #: Arguments that are handed to the watchdog and written nowhere.
 _SECRETS = ("api_key",)
 

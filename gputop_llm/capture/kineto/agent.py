@@ -67,7 +67,7 @@ class Profiler:
     """
 
     def __init__(self, options: "dict[str, bool]") -> None:
-        torch = sys.modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         native = getattr(torch, "_C", None)
         self.calls: Any = getattr(native, "_autograd", None)
         kinds: Any = getattr(native, "_profiler", None)

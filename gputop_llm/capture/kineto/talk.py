@@ -90,12 +90,6 @@ class Agent:
                 told = json.loads(line[:_MOST_LINE])
                 self.said[str(told.pop("say"))] = told
 
-    def wait_for(self, word: str, until: float) -> dict[str, Any] | None:
-        """What it says with that word; None when it says so not in time (time.monotonic), or can't any more."""
-        while word not in self.said and not self.trouble and not self.gone and time.monotonic() < until:
-            self.hear(min(0.05, until - time.monotonic()))
-        return self.said.get(word)
-
     @property
     def trouble(self) -> str | None:
         """What it says it can't do, as a clause."""
@@ -103,6 +97,11 @@ class Agent:
             if word in self.said:
                 return printable(str(self.said[word].get("why", "no reason given")), 400)
         return None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be expected before its trace is read."""
+        return self.gone or self.trouble is not None or "saved" in self.said
 
     def open_trace(self) -> tuple[int, int]:
         """A descriptor of the saved trace and its bytes; the caller closes it.
