@@ -43,6 +43,7 @@ class EndpointTaker:
         self._sizes: dict[int, int] = {}
         self._found_bytes = 0
         self._facts: dict[str, Any] = {}
+        self._trouble: str | None = None
         self.starts_ns: int | None = None
 
     @property
@@ -129,28 +130,27 @@ class EndpointTaker:
                 return Recorded()
             time.sleep(_TICK_S)
 
-    def stop(self) -> None:
+    def stop(self) -> str | None:
         endpoint, setting, traces = self._endpoint, self._setting, self._traces
         assert endpoint is not None
         if traces is None or not self._started:
-            return
+            return None
         there = len(self._look()) >= len(self._plan.ranks)
         if endpoint.stop_after or not there:
             self._end(_STOP_S)
         setting.deadline(_FILES_S + 30.0)
         setting.tell("finishing", "waiting for the engine to write its traces")
-        self._take_in(self._settled(traces))
+        found = self._settled(traces)
+        self._take_in(found)
         setting.undo(())
         self._started = False
         if left := traces.remove():
             self._facts["left_in_target"] = {"folder": endpoint.folder, "files": list(left[:64])}
         if not self._sizes:
-            raise GputopError(
-                "nothing was recorded",
-                self._facts.get("trace_error")
-                or f"the engine wrote no trace to {endpoint.folder}, whatever it answered",
-                "see the engine's own log",
-            )
+            nothing = f"the engine wrote no trace to {endpoint.folder}, whatever it answered"
+            why = self._trouble if found and self._trouble else nothing
+            raise GputopError("nothing was recorded", why, "see the engine's own log")
+        return self._trouble
 
     def recorded(self) -> bool:
         return bool(self._sizes)
@@ -218,7 +218,7 @@ class EndpointTaker:
         assert self._traces is not None
         for rank, trace in zip(self._plan.ranks, _by_rank(self._plan.ranks, found), strict=True):
             if trace is None:
-                self._facts["trace_error"] = f"there is no trace of rank {rank.number} (PID {rank.pid})"
+                self._trouble = f"there is no trace of rank {rank.number} (PID {rank.pid})"
                 continue
             try:
                 fd = self._traces.open(trace.name)
@@ -227,8 +227,7 @@ class EndpointTaker:
                 finally:
                     os.close(fd)
             except (GputopError, OSError) as failure:
-                told = failure.sentence() if isinstance(failure, GputopError) else str(failure)
-                self._facts["trace_error"] = told
+                self._trouble = failure.sentence() if isinstance(failure, GputopError) else str(failure)
 
 
 def _by_rank(ranks: Sequence[PlannedRank], found: Sequence[Found]) -> list[Found | None]:

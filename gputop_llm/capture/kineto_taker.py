@@ -121,7 +121,7 @@ class KinetoTaker:
                 return f"the agent in PID {agent.pid}: {agent.trouble or 'nothing came of it in time'}"
         return None
 
-    def stop(self) -> None:
+    def stop(self) -> str | None:
         setting = self._setting
         for rank, agent in zip(self._plan.ranks, self._agents, strict=False):
             if "saved" not in agent.said:
@@ -139,6 +139,7 @@ class KinetoTaker:
                 self._trouble = failure.sentence()
             finally:
                 agent.close()
+        return self._trouble
 
     def recorded(self) -> bool:
         return bool(self._sizes)
@@ -160,7 +161,7 @@ class KinetoTaker:
             }
             for rank, agent in zip(self._plan.ranks, self._agents, strict=False)
         ]
-        return {"ranks": ranks, **({"trace_error": self._trouble} if self._trouble else {})}
+        return {"ranks": ranks}
 
     def close(self) -> None:
         for agent in self._agents:

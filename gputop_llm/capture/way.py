@@ -152,8 +152,8 @@ class Taker(Protocol):
             GputopError: nothing could be recorded.
         """
 
-    def stop(self) -> None:
-        """Ends what still goes on and puts whole records into the folder.
+    def stop(self) -> str | None:
+        """Ends what still goes on and puts whole records into the folder; a clause that says what of them is missing.
 
         Raises:
             GputopError: the record can't be had.

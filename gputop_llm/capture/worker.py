@@ -133,7 +133,9 @@ class Worker:
             return self._cancelled()
         done = taker.follow()
         self._deadline(_FINISH_S)
-        taker.stop()
+        missing = taker.stop()
+        if done.trouble is None and missing is not None:
+            done = Recorded(done.cancelled, missing)
         ended_ns = time.monotonic_ns()
         self._facts |= {"touched_mono_ns": began_ns, "ended_mono_ns": ended_ns, "starts_mono_ns": taker.starts_ns}
         self._tell("finishing", "putting the record away")

@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputop_llm.capture import clients, guards, native, recording, worker
+from gputop_llm.capture import clients, endpoint_taker, guards, native, recording, worker
 from gputop_llm.capture.clients import Reached
 from gputop_llm.capture.guardian import Guardian
 from gputop_llm.capture.lock import Lock
@@ -48,6 +48,8 @@ def main():
         Guardian.deadline = lambda self, _: said(self, float(within))
     if late := os.environ.get("GPUTOP_TEST_LATE_S"):
         guards.LATE_S = recording.END_WITHIN_S = recording.HELLO_WITHIN_S = float(late)
+    endpoint_taker._FILES_S = float(os.environ.get("GPUTOP_TEST_FILES_S", endpoint_taker._FILES_S))
+    endpoint_taker._START_S = float(os.environ.get("GPUTOP_TEST_START_S", endpoint_taker._START_S))
     if library := os.environ.get("GPUTOP_TEST_LIBRARY"):
         native.library_path = lambda: Path(library)
     if stage := os.environ.get("GPUTOP_TEST_STALL"):
