@@ -182,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     long = capture.add_mutually_exclusive_group()
     long.add_argument("--seconds", type=_any_seconds, metavar="S", help="how long; default: 0.5, at most 60")
     long.add_argument("--steps", type=_positive, metavar="N", help="about so many steps of the engine")
+    capture.add_argument(
+        "--stacks", action="store_true", help="also sample Python stacks: which line the host was at in idle gaps"
+    )
     capture.add_argument("--yes", action="store_true", help="agree without being asked")
     capture.add_argument("--json", action="store_true", help="JSON instead of text (docs/capture.md)")
     capture.add_argument("--output", metavar="DIR", help="where captures go; default: the user's data directory")

@@ -26,6 +26,7 @@ from gputop_llm.store import bundle, bundle_write
 from gputop_llm.store.bundle_environment import environment
 from gputop_llm.timeline import native_format
 from gputop_llm.timeline.read import read_capture
+from gputop_llm.timeline.stack_samples import samples_name
 from gputop_llm.verdict.assemble import judge
 
 #: The year 9999.
@@ -63,7 +64,7 @@ def _written(folder: Path, opened: int, cancelled: Callable[[], bool], proc: Pro
     plan = plan if isinstance(plan, Mapping) else {}
     surroundings = environment(_before(taken, plan.get("at_s")), plan.get("key"), _pid(plan), _argv(plan), proc=proc)
     with bundle_write.create(folder.parent, folder.name.strip(".")) as writer:
-        for name in (*names, bundle.ENGINE):
+        for name in (*names, *map(samples_name, names), bundle.ENGINE):
             _add(writer, name, opened)
         writer.write_json(bundle.CAPTURE, {**_public(taken.capture), **_added(plan)})
         frames = [json.dumps(_public(frame), separators=(",", ":")) for frame in taken.frames()]

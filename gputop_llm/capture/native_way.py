@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
 
 KEY = "native"
+#: Whether Python stacks are sampled meanwhile.
+STACKS = "stacks"
 #: Windows of 0.5 s, CUPTI 13.0; docs/capture.md has the figures.
 COST = Cost(0.0, (5.0, 10.0), 5.0, "vLLM 0.24, 32 streams, one H200")
 _NEEDS_CUPTI = "CUPTI is not loaded in it"
@@ -31,6 +33,8 @@ def look(seen: Seen) -> tuple[Route, ...]:
 def words(plan: Plan) -> Words:
     """What a native window does."""
     together = "; all at once" if len(plan.ranks) > 1 else ""
+    if plan.options.get(STACKS):
+        together += "; Python stacks are sampled from outside by py-spy, which stops nothing"
     return Words(
         title="native window",
         what=f"record what the GPU and its API calls do in {plan.target}",
@@ -46,10 +50,15 @@ def taker(setting: Setting) -> Taker:
     """Takes it."""
     from gputop_llm.capture.native_taker import NativeTaker
 
-    return NativeTaker(setting)
+    taking = NativeTaker(setting)
+    if not setting.plan.options.get(STACKS):
+        return taking
+    from gputop_llm.capture.stacks.taker import SampledTaker
+
+    return SampledTaker(setting, taking)
 
 
-WAY = Way(KEY, COST, look, words, taker)
+WAY = Way(KEY, COST, look, words, taker, options={STACKS: False})
 
 
 def _injected(pid: int, proc: ProcFs) -> Route:

@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
         forward = _Forward()
         session.start(forward.frame)
         frame = settled_frame(session, config)
-        plan = route.plan(frame, _target(frame, config), arguments.seconds, arguments.steps)
+        plan = _planned(route, frame, config, arguments)
         _agree(plan, arguments.yes)
         before = session.history.frames(_BEFORE_S)
         with closing(route.begin(plan, [frame_line(one) for one in before], before)) as capture:
@@ -58,6 +58,12 @@ def run(arguments: Namespace) -> int:
             raise KeyboardInterrupt
         raise GputopError(ended.what, ended.why, ended.todo)
     return _printed(plan, ended, arguments.json)
+
+
+def _planned(route: NodeRoute, frame: Frame, config: Config, arguments: Namespace) -> Plan:
+    # Stacks are joined to the idle gaps of a native window.
+    way, options = ("native", {"stacks": True}) if arguments.stacks else (None, None)
+    return route.plan(frame, _target(frame, config), arguments.seconds, arguments.steps, way, options)
 
 
 class _Forward:

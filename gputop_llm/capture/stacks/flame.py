@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from gputop_llm.capture import process
 from gputop_llm.capture.stacks import pyspy
@@ -29,35 +27,29 @@ _COUNTS = re.compile(r"Samples: (\d+) Errors: (\d+)")
 _BEHIND = re.compile(r"([\d.]+)s behind in sampling")
 
 
-def record(
-    processes: Sequence[Seen], seconds: float, rate_hz: int = RATE_HZ, unwanted: Callable[[], bool] = lambda: False
-) -> tuple[Flame, ...]:
-    """Samples all processes at once for that long; none of them is stopped.
-
-    Args:
-        unwanted: ends it early, without a result.
+def record(processes: Sequence[Seen], seconds: float, rate_hz: int = RATE_HZ) -> tuple[Flame, ...]:
+    """Samples all processes at once for that long (whole seconds); none of them is stopped.
 
     Raises:
         GputopError: py-spy isn't there.
     """
-    with ThreadPoolExecutor(len(processes)) as pool, tempfile.TemporaryDirectory(prefix="gputop-llm-") as folder:
-        return tuple(
-            pool.map(lambda one: _recorded(one, seconds, rate_hz, Path(folder) / f"{one.pid}.raw", unwanted), processes)
-        )
+    with ThreadPoolExecutor(len(processes)) as pool:
+        return tuple(pool.map(lambda one: _recorded(one, seconds, rate_hz), processes))
 
 
-def _recorded(seen: Seen, seconds: float, rate_hz: int, output: Path, unwanted: Callable[[], bool]) -> Flame:
+def _recorded(seen: Seen, seconds: float, rate_hz: int) -> Flame:
     empty = Flame(seen.pid, seen.title, seen.rank, seconds, rate_hz)
-    argv = pyspy.record_argv(seen.pid, seconds, rate_hz, "raw", str(output), idle=False)
-    done = process.ran(argv, seconds + _LATE_S, unwanted=unwanted)
+    recording = pyspy.Recording(_MOST_BYTES)
+    try:
+        argv = recording.argv(seen.pid, seconds, rate_hz, "raw", idle=False)
+        done = process.ran(argv, seconds + _LATE_S, pass_fds=[recording.fd])
+        if done.code != 0:
+            said = done.err.decode("utf-8", "replace")
+            return replace(empty, unreadable=unreadable(said, done.code is not None, situation(seen.pid)))
+        data = recording.read()
+    finally:
+        recording.close()
     said = (done.out + done.err).decode("utf-8", "replace")
-    if done.code != 0 or not output.is_file():
-        refused = unreadable(done.err.decode("utf-8", "replace"), done.code is not None, situation(seen.pid))
-        return replace(empty, unreadable=refused)
-    with output.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        return replace(empty, unreadable=Unreadable("the recording is too large", "record for less"))
     try:
         threads = table(data.decode("utf-8", "replace"))
     except ValueError as error:

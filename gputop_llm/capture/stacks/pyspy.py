@@ -7,6 +7,7 @@ that it can be ended at any moment without a trace. In return a stack that chang
 from __future__ import annotations
 
 import json
+import os
 import sysconfig
 from functools import lru_cache
 from importlib import metadata
@@ -56,16 +57,43 @@ def dump(pid: int, within_s: float = DUMP_WITHIN_S) -> process.Ran:
     return process.ran([program(), "dump", "--pid", str(pid), "--json", "--nonblocking"], within_s)
 
 
-def record_argv(pid: int, seconds: float, rate_hz: int, form: str, output: str, idle: bool) -> list[str]:
-    """How samples are asked for: each thread under its own name; with `idle` also those that wait.
+class Recording:
+    """Where py-spy writes a recording: memory that is gone with the last process that has it, no file.
 
-    Raises:
-        GputopError: py-spy isn't there.
+    Args:
+        most_bytes: the most that is read of it.
     """
-    return [
-        program(), "record", "--pid", str(pid), "--duration", str(max(1, round(seconds))), "--rate", str(rate_hz),
-        "--format", form, "--output", output, "--nonblocking", "--threads", *(["--idle"] if idle else []),
-    ]  # fmt: skip
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self.fd = os.memfd_create("gputop-llm-stacks")
+
+    def argv(self, pid: int, seconds: float, rate_hz: int, form: str, idle: bool) -> list[str]:
+        """How it is asked for: each thread under its own name; with `idle` also those that wait.
+
+        Raises:
+            GputopError: py-spy isn't there.
+        """
+        return [
+            program(), "record", "--pid", str(pid), "--duration", str(max(1, round(seconds))), "--rate", str(rate_hz),
+            "--format", form, "--output", f"/proc/self/fd/{self.fd}", "--nonblocking", "--threads",
+            *(["--idle"] if idle else []),
+        ]  # fmt: skip
+
+    def read(self) -> bytes:
+        """All of it; empty while it isn't written.
+
+        Raises:
+            GputopError: it is too long.
+        """
+        size = os.fstat(self.fd).st_size
+        if size > self._most_bytes:
+            raise GputopError("cannot read the recording", f"it has {size >> 20} MiB", "record for a shorter time")
+        return os.pread(self.fd, size, 0)
+
+    def close(self) -> None:
+        """Lets go of it."""
+        os.close(self.fd)
 
 
 def threads_of(answer: bytes) -> tuple[ThreadStack, ...]:

@@ -51,12 +51,6 @@ def test_a_busy_process_is_recorded_while_it_runs(python):
     assert busiest.rows[0].self_pct > 50.0
 
 
-def test_a_recording_that_is_no_longer_wanted_ends_at_once(python):
-    (found,) = flame.record([Seen(python(BUSY), "engine", "engine-core")], 60.0, unwanted=lambda: True)
-
-    assert found.unreadable is not None
-
-
 def test_the_command_shows_the_table(python, capsys):
     pid = python(BUSY)
 
