@@ -10,7 +10,6 @@ from gputop_llm.sources.procfs import ProcFs
 #: Ways that this version does not have; what each will need of the target.
 _UNBUILT = (
     ("remote-exec", "native window by sys.remote_exec", "the same Python (3.14 or later) on both sides"),
-    ("nsys-session", "Nsight Systems window", "a server that was started under nsys"),
     ("nsys-system", "Nsight Systems, system-wide: GPU metrics and CPU samples", "nsys, and root or perf rights"),
     ("kineto-daemon", "torch.profiler on demand", "KINETO_USE_DAEMON=1 at the server's start"),
     (

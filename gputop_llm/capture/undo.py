@@ -13,7 +13,10 @@ from typing import Any
 Step = Mapping[str, Any]
 
 #: Where each step is done: a module with `undo(step) -> str | None`, a clause that says why it could not be.
-_DOERS: dict[str, str] = {"stop-profile": "gputop_llm.capture.endpoint_undo"}
+_DOERS: dict[str, str] = {
+    "stop-profile": "gputop_llm.capture.endpoint_undo",
+    "nsys-stop": "gputop_llm.capture.nsys.collection",
+}
 #: Arguments that are handed to the watchdog and written nowhere.
 _SECRETS = ("api_key",)
 
