@@ -67,6 +67,8 @@ class KinetoTaker:
                 agent.hear(_TICK_S)
             if agent.trouble is not None:
                 raise Refused("cannot capture", f"{agent.trouble} (PID {rank.pid})")
+            if agent.gone and "hello" not in agent.said:
+                raise GputopError("cannot capture", f"the agent in PID {rank.pid} ended without a word")
             if "hello" not in agent.said and not setting.cancelled():
                 raise GputopError(
                     "cannot capture",
