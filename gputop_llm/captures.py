@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gputop_llm.errors import GputopError, NothingFound
 from gputop_llm.model import Frame, Target
@@ -39,8 +39,16 @@ class Run(Protocol):
 class CaptureRoute(Protocol):
     """How captures are taken on this node, or on a simulated one."""
 
-    def plan(self, frame: Frame, target: Target, window_s: float) -> Plan:
-        """What a window of that target will do.
+    def plan(
+        self,
+        frame: Frame,
+        target: Target,
+        window_s: float | None = None,
+        steps: int | None = None,
+        route: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """What a window of that target will do; by the best way that is open where no `route` is named.
 
         Raises:
             GputopError: it can't be taken.

@@ -185,6 +185,19 @@ def _parser() -> argparse.ArgumentParser:
     capture.add_argument(
         "--stacks", action="store_true", help="also sample Python stacks: which line the host was at in idle gaps"
     )
+    armed = capture.add_argument_group("armed: waits for a symptom, and captures then (docs/capture.md)")
+    armed.add_argument("--when", metavar="SYMPTOM", help="capture when it holds, at any hour; needs --yes")
+    armed.add_argument(
+        "--for",
+        dest="for_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="that it must have held; default: once it is raised",
+    )
+    often = armed.add_mutually_exclusive_group()
+    often.add_argument("--once", action="store_true", help="one capture, waited for 24 h at most; the default")
+    often.add_argument("--budget", metavar="LIMITS", help="captures=N,wait=12h,disk=2G: any of them")
+    capture.add_argument("--demo", metavar="SCENARIO", help="of a simulated node")
     capture.add_argument("--yes", action="store_true", help="agree without being asked")
     capture.add_argument("--json", action="store_true", help="JSON instead of text (docs/capture.md)")
     capture.add_argument("--output", metavar="DIR", help="where captures go; default: the user's data directory")
@@ -214,10 +227,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--output", action="append", metavar="DIR", help="another place that captures go to")
     doctor.set_defaults(command="doctor")
 
-    for command in (capture, stacks, doctor):
+    for command in (stacks, doctor):
         _live(command)
 
-    for command in (snapshot, watch, check, demo):
+    for command in (snapshot, watch, check, demo, capture):
         simulated = command.add_argument_group("simulated node")
         simulated.add_argument(
             "--seed", type=_integer, default=7, help="the same seed gives the same traffic; default: 7"

@@ -64,6 +64,7 @@ class Plan:
         kinds: what a native window records.
         route: by which way (`ways.WAYS`).
         options: what only that way knows; JSON.
+        armed: the symptom that fired it, with its evidence (`armed.evidence_of`); None where somebody asked for it.
     """
 
     target: str
@@ -85,6 +86,7 @@ class Plan:
     kinds: tuple[str, ...] = ALL_KINDS
     route: str = "native"
     options: Mapping[str, Any] = field(default_factory=dict)
+    armed: Mapping[str, Any] | None = None
 
     @property
     def path(self) -> Path:

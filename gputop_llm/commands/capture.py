@@ -14,7 +14,7 @@ from gputop_llm import __version__
 from gputop_llm.capture.node_route import NodeRoute
 from gputop_llm.capture.plan import Plan, plan_json
 from gputop_llm.capture.progress import Progress
-from gputop_llm.capture.run import CaptureRun
+from gputop_llm.captures import CaptureRoute, Run
 from gputop_llm.commands import output
 from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.commands.snapshot import settled_frame
@@ -41,38 +41,67 @@ def run(arguments: Namespace) -> int:
         KeyboardInterrupt: it was not agreed to, or cancelled before anything was recorded.
     """
     config = short_settings(arguments)
-    route = NodeRoute(config, Path(arguments.output) if arguments.output else None)
-    with session_on(config, arguments, None) as session:
-        forward = _Forward()
+    if arguments.when is not None:
+        from gputop_llm.commands.capture_armed import wait_and_take
+
+        return wait_and_take(arguments, config)
+    if arguments.once or arguments.budget is not None or arguments.for_s is not None:
+        raise UsageError("--for, --once and --budget are for a capture that waits", todo="name a symptom with --when")
+    with route_for(config, arguments) as route, session_on(config, arguments, arguments.demo) as session:
+        forward = Forward()
         session.start(forward.frame)
         frame = settled_frame(session, config)
-        plan = _planned(route, frame, config, arguments)
+        plan = planned(route, frame, config, arguments)
         _agree(plan, arguments.yes)
         before = session.history.frames(_BEFORE_S)
         with closing(route.begin(plan, [frame_line(one) for one in before], before)) as capture:
             forward.capture = capture
-            ended = _followed(capture)
+            ended = followed(capture)
             forward.capture = None
-    if ended.path is None:
-        if ended.outcome == "cancelled":
-            raise KeyboardInterrupt
-        raise GputopError(ended.what, ended.why, ended.todo)
-    return _printed(plan, ended, arguments.json)
+        if ended.path is None:
+            if ended.outcome == "cancelled":
+                raise KeyboardInterrupt
+            raise GputopError(ended.what, ended.why, ended.todo)
+        return printed(plan, ended, arguments.json)
 
 
-def _planned(route: NodeRoute, frame: Frame, config: Config, arguments: Namespace) -> Plan:
+@contextmanager
+def route_for(config: Config, arguments: Namespace) -> Iterator[CaptureRoute]:
+    """How captures are taken on this node, or on the simulated one that was asked for; ends with the block.
+
+    Raises:
+        UsageError: there is no place for them.
+    """
+    route: CaptureRoute
+    if arguments.demo is None:
+        route = NodeRoute(config, Path(arguments.output) if arguments.output else None)
+    else:
+        from gputop_llm.demo.captures import SimulatedRoute
+
+        route = SimulatedRoute()
+    with closing(route):
+        yield route
+
+
+def planned(route: CaptureRoute, frame: Frame, config: Config, arguments: Namespace) -> Plan:
+    """What a capture of the target would do now.
+
+    Raises:
+        GputopError: there is no target, or it can't be captured.
+    """
     # Stacks are joined to the idle gaps of a native window.
     way, options = ("native", {"stacks": True}) if arguments.stacks else (None, None)
     return route.plan(frame, _target(frame, config), arguments.seconds, arguments.steps, way, options)
 
 
-class _Forward:
+class Forward:
     """Hands the session's frames on to the capture that goes on."""
 
     def __init__(self) -> None:
-        self.capture: CaptureRun | None = None
+        self.capture: Run | None = None
 
     def frame(self, frame: Frame) -> None:
+        """Called from the session's thread."""
         if (capture := self.capture) is not None:
             capture.frame(frame_line(frame))
 
@@ -109,22 +138,25 @@ def _agree(plan: Plan, yes: bool) -> None:
         raise KeyboardInterrupt
 
 
-def _followed(capture: CaptureRun) -> Progress:
+def followed(capture: Run) -> Progress:
     """How it ended. The first Ctrl-C cancels it, a second one doesn't wait for its end."""
+    ended, cancelled = None, False
     with _progress_line() as show:
         told = capture.follow()
         while True:
             try:
                 for one in told:
                     show(one)
+                    ended = one
                 break
             except KeyboardInterrupt:
-                if capture.cancelled:
+                if cancelled:
                     raise
+                cancelled = True
                 capture.cancel()
                 told = capture.follow()
-    assert capture.ended is not None
-    return capture.ended
+    assert ended is not None
+    return ended
 
 
 @contextmanager
@@ -146,7 +178,12 @@ def _progress_line() -> Iterator[Any]:
             stream.flush()
 
 
-def _printed(plan: Plan, ended: Progress, as_json: bool) -> int:
+def printed(plan: Plan, ended: Progress, as_json: bool) -> int:
+    """Prints the verdict of one that left a record; returns 0 when it is whole and could be judged, else 4.
+
+    Raises:
+        GputopError: it can't be read, or not printed.
+    """
     # Only here: nothing before the end needs NumPy.
     from gputop_llm.report import verdict_json, verdict_text
     from gputop_llm.store.bundle import expanded

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from gputop_llm.capture.plan import Plan, PlannedRank
+from gputop_llm.capture.folder import FACTS
+from gputop_llm.capture.plan import DEFAULT_WINDOW_S, Plan, PlannedRank, plan_json
 from gputop_llm.capture.progress import Progress
 from gputop_llm.demo.record import Shape, record
 from gputop_llm.errors import GputopError
@@ -43,7 +46,15 @@ class SimulatedRoute:
         self._frame: Frame | None = None
         self._count = 0
 
-    def plan(self, frame: Frame, target: Target, window_s: float) -> Plan:
+    def plan(
+        self,
+        frame: Frame,
+        target: Target,
+        window_s: float | None = None,
+        steps: int | None = None,
+        route: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Plan:
         self._frame = frame
         ranks = [p for p in target.processes if p.pid is not None and p.gpus]
         self._count += 1
@@ -52,7 +63,7 @@ class SimulatedRoute:
             key=target.key,
             engine=target.engine,
             ranks=tuple(PlannedRank(n, p.pid or 0, 0, p.title, p.rank, p.gpus) for n, p in enumerate(ranks)),
-            window_s=window_s,
+            window_s=DEFAULT_WINDOW_S if window_s is None else window_s,
             max_bytes=64 << 20,
             folder=self._folder.name,
             name=f"simulated-{self._count}",
@@ -100,6 +111,8 @@ class SimulatedRun:
         for rank in self.plan.ranks:
             with (folder / rank.file).open("wb") as file:
                 file.writelines(record(self._shape, window_s, rank.pid, seed=rank.number))
+        facts = {"schema": 1, "kind": "simulated", "outcome": "done", "plan": plan_json(self.plan)}
+        (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         return folder
 
     def frame(self, text: str) -> None:
