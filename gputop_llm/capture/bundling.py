@@ -18,7 +18,7 @@ from gputop_llm import __version__
 from gputop_llm.errors import GputopError
 from gputop_llm.model.finding import Verdict
 from gputop_llm.printable import printable
-from gputop_llm.redact_argv import redact_argv, redact_strings
+from gputop_llm.redact_argv import redact_record
 from gputop_llm.report import jsonform, verdict_json
 from gputop_llm.report.verdict_markdown import verdict_markdown
 from gputop_llm.sources.procfs import ProcFs
@@ -66,8 +66,8 @@ def _written(folder: Path, opened: int, cancelled: Callable[[], bool], proc: Pro
     with bundle_write.create(folder.parent, folder.name.strip(".")) as writer:
         for name in (*names, *map(samples_name, names), bundle.ENGINE):
             _add(writer, name, opened)
-        writer.write_json(bundle.CAPTURE, {**_public(taken.capture), **_added(plan)})
-        frames = [json.dumps(_public(frame), separators=(",", ":")) for frame in taken.frames()]
+        writer.write_json(bundle.CAPTURE, {**redact_record(taken.capture), **_added(plan)})
+        frames = [json.dumps(redact_record(frame), separators=(",", ":")) for frame in taken.frames()]
         writer.write_text(bundle.FRAMES, "".join(f"{frame}\n" for frame in frames))
         writer.write_json(bundle.ENVIRONMENT, surroundings)
         writer.write_text(bundle.VERDICT_JSON, verdict_json.verdict_text(verdict) + "\n")
@@ -85,15 +85,6 @@ def _add(writer: bundle_write.BundleWriter, name: str, folder: int) -> None:
         writer.add(name, source)
     finally:
         os.close(source)
-
-
-def _public(value: Any) -> Any:
-    """The same JSON value without secrets: whoever handed it over should have taken them out, and may not have."""
-    if isinstance(value, Mapping):
-        return {name: redact_argv(_argv(value)) if name == "argv" else _public(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_public(one) for one in value]
-    return redact_strings(value)
 
 
 def _added(plan: Mapping[str, Any]) -> dict[str, Any]:
