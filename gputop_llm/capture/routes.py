@@ -11,7 +11,6 @@ from gputop_llm.sources.procfs import ProcFs
 _UNBUILT = (
     ("remote-exec", "native window by sys.remote_exec", "the same Python (3.14 or later) on both sides"),
     ("nsys-system", "Nsight Systems, system-wide: GPU metrics and CPU samples", "nsys, and root or perf rights"),
-    ("kineto-daemon", "torch.profiler on demand", "KINETO_USE_DAEMON=1 at the server's start"),
     (
         "ncu-rerun",
         "Nsight Compute on the hot kernel, run again beside the server",

@@ -15,6 +15,7 @@ Step = Mapping[str, Any]
 #: Where each step is done: a module with `undo(step) -> str | None`, a clause that says why it could not be.
 _DOERS: dict[str, str] = {
     "stop-profile": "gputop_llm.capture.endpoint_undo",
+    "remove-traces": "gputop_llm.capture.traces_undo",
     "nsys-stop": "gputop_llm.capture.nsys.collection",
 }
 #: Arguments that are handed to the watchdog and written nowhere.

@@ -11,9 +11,10 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputop_llm.capture import clients, endpoint_taker, guards, native, recording, worker
+from gputop_llm.capture import clients, endpoint_taker, guards, kineto_daemon_taker, native, recording, worker
 from gputop_llm.capture.clients import Reached
 from gputop_llm.capture.guardian import Guardian
+from gputop_llm.capture.kineto import daemon
 from gputop_llm.capture.lock import Lock
 
 
@@ -50,6 +51,9 @@ def main():
         guards.LATE_S = recording.END_WITHIN_S = recording.HELLO_WITHIN_S = float(late)
     endpoint_taker._FILES_S = float(os.environ.get("GPUTOP_TEST_FILES_S", endpoint_taker._FILES_S))
     endpoint_taker._START_S = float(os.environ.get("GPUTOP_TEST_START_S", endpoint_taker._START_S))
+    if name := os.environ.get("GPUTOP_TEST_DAEMON"):
+        daemon.NAME = name
+        kineto_daemon_taker.ASKED_S = float(os.environ.get("GPUTOP_TEST_ASKED_S", "3"))
     if library := os.environ.get("GPUTOP_TEST_LIBRARY"):
         native.library_path = lambda: Path(library)
     if stage := os.environ.get("GPUTOP_TEST_STALL"):

@@ -16,7 +16,7 @@ from gputop_llm.capture.endpoint.kinds import Endpoint
 from gputop_llm.sources.rootfs import RootFs
 
 _MOST_NAMES = 10_000
-_TRACE = re.compile(r"\.trace\.json(\.gz)?$|\.json\.gz$")
+_TRACE = re.compile(r"\.trace\.json(\.gz)?$|\.json\.gz$|_\d+\.json$")
 #: What engines write beside traces: memory snapshots.
 _WRITTEN = re.compile(_TRACE.pattern + r"|-memory\.pickle$|\.txt$")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -38,12 +38,13 @@ class Traces:
     Args:
         pid: a process of the engine.
         endpoint: of the window.
+        new_only: leave out what is there already.
     """
 
-    def __init__(self, pid: int, endpoint: Endpoint) -> None:
+    def __init__(self, pid: int, endpoint: Endpoint, new_only: bool = True) -> None:
         self._pid = pid
         self._endpoint = endpoint
-        self._before = frozenset(self._names())
+        self._before = frozenset(self._names() if new_only else ())
 
     def found(self) -> tuple[Found, ...]:
         """The ranks' traces so far, by rank and name; they may still grow."""
