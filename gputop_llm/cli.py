@@ -163,10 +163,12 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s -- COMMAND [ARGUMENT ...]",
         help="start a program so that it can be recorded later",
         description="Starts a program with the recording client in it (through CUDA_INJECTION64_PATH),\n"
-        "so that a capture needs no right to inject anything. The client sleeps until one asks.",
+        "so that a capture needs no right to inject anything. The client sleeps until one asks.\n"
+        "With --nsys it is started under Nsight Systems instead, whose sessions captures then use.",
         epilog="exit codes: the program's own; 126 it can't be executed; 127 it isn't there; 2 wrong usage",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    prepared.add_argument("--nsys", action="store_true", help="under Nsight Systems (one row for each graph replay)")
     prepared.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
     prepared.set_defaults(command="run")
 
@@ -182,6 +184,9 @@ def _parser() -> argparse.ArgumentParser:
     long = capture.add_mutually_exclusive_group()
     long.add_argument("--seconds", type=_any_seconds, metavar="S", help="how long; default: 0.5, at most 60")
     long.add_argument("--steps", type=_positive, metavar="N", help="about so many steps of the engine")
+    capture.add_argument(
+        "--route", metavar="NAME", help="how: native, nsys-session, …; default: the best open one (see doctor)"
+    )
     capture.add_argument(
         "--stacks", action="store_true", help="also sample Python stacks: which line the host was at in idle gaps"
     )

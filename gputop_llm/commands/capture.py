@@ -90,7 +90,9 @@ def planned(route: CaptureRoute, frame: Frame, config: Config, arguments: Namesp
         GputopError: there is no target, or it can't be captured.
     """
     # Stacks are joined to the idle gaps of a native window.
-    way, options = ("native", {"stacks": True}) if arguments.stacks else (None, None)
+    way, options = ("native", {"stacks": True}) if arguments.stacks else (arguments.route, None)
+    if arguments.stacks and arguments.route not in (None, "native"):
+        raise UsageError("--stacks goes with a native window", f"--route {arguments.route} is another one")
     return route.plan(frame, _target(frame, config), arguments.seconds, arguments.steps, way, options)
 
 

@@ -17,8 +17,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Each costs 10 to 500 ms or several MB when it is loaded.
 HEAVY = {"textual", "rich", "torch", "nvtx", "numpy", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
-MAY_EXIT = {"cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
-MAY_SPAWN = {"commands/run.py", "capture/process.py", "demo/sources.py", "notify/command.py", "timeline/nsys_export.py"}
+MAY_EXIT = {"commands/nsys_shim.py", "cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
+MAY_SPAWN = {
+    "commands/run.py",
+    "commands/run_nsys.py",
+    "commands/nsys_shim.py",
+    "capture/process.py",
+    "demo/sources.py",
+    "notify/command.py",
+    "timeline/nsys_export.py",
+}
 SPAWNERS = re.compile(
     r"subprocess|multiprocessing|pty|concurrent\.futures\.process"
     r"|os\.(fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[lv]p?e?)"

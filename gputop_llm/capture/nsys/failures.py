@@ -38,7 +38,7 @@ _KNOWN: tuple[tuple[str, Meaning], ...] = (
         r"incomplete CUPTI events dropped",
         Meaning(
             "this GPU's hardware trace lost kernels",
-            "start the server with software tracing: NSYS_TRACE=cuda-sw gputop-llm run --nsys -- COMMAND",
+            "start the server with software tracing: nsys launch --trace=cuda-sw,nvtx COMMAND",
         ),
     ),
     (
