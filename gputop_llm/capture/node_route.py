@@ -11,8 +11,9 @@ from gputop_llm.capture.plan import Plan, make_plan
 from gputop_llm.capture.run import CaptureRun
 from gputop_llm.config import Config
 from gputop_llm.errors import UsageError
-from gputop_llm.follow import key_may_go_to
+from gputop_llm.follow import describe, key_may_go_to
 from gputop_llm.model import Frame, Target
+from gputop_llm.model.stacks import Flame, StackReport
 from gputop_llm.redact import public_url
 
 
@@ -72,6 +73,26 @@ class NodeRoute:
         given = config.url if config.url is not None and plan.url == public_url(config.url) else None
         key = config.api_key if self._key_may_go.get(plan.key) else None
         return CaptureRun(plan, api_key=key, url=given, ca_file=config.ca_file, frames=frames, before=before)
+
+    def stacks(self, frame: Frame, target: Target) -> StackReport:
+        """The Python stacks of its processes; none is stopped for it.
+
+        Raises:
+            GputopError: none can be read.
+        """
+        from gputop_llm.capture.stacks import looking
+
+        return looking.report(describe(target), looking.processes_of(target))
+
+    def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
+        """Samples of them for that long.
+
+        Raises:
+            GputopError: none can be taken.
+        """
+        from gputop_llm.capture.stacks import flame, looking
+
+        return flame.record(looking.processes_of(target), seconds)
 
     def close(self) -> None:
         """What was captured is kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_llm.capture.stacks import route as stacks
 from gputop_llm.capture.way import Route, Seen
 from gputop_llm.capture.ways import WAYS
 from gputop_llm.model import Target
@@ -10,14 +11,12 @@ from gputop_llm.sources.procfs import ProcFs
 #: Ways that this version does not have; what each will need of the target.
 _UNBUILT = (
     ("remote-exec", "native window by sys.remote_exec", "the same Python (3.14 or later) on both sides"),
-    ("nsys-system", "Nsight Systems, system-wide: GPU metrics and CPU samples", "nsys, and root or perf rights"),
     (
         "ncu-rerun",
         "Nsight Compute on the hot kernel, run again beside the server",
         "torch on this node, free GPU memory",
     ),
     ("ncu-attach", "Nsight Compute attached to the server", "a server that was started under ncu, five times slower"),
-    ("py-spy", "host stacks by py-spy dump", "the right to ptrace"),
 )
 
 
@@ -32,5 +31,6 @@ def routes_of(
     seen = Seen(pid, start_ticks, proc or ProcFs(), target)
     return (
         *(route for way in WAYS for route in way.look(seen)),
+        stacks.look(seen),
         *(Route(key, title, "unbuilt", "not built yet", needs) for key, title, needs in _UNBUILT),
     )

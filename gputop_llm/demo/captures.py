@@ -14,9 +14,11 @@ from gputop_llm.capture.folder import FACTS
 from gputop_llm.capture.plan import DEFAULT_WINDOW_S, Plan, PlannedRank, plan_json
 from gputop_llm.capture.progress import Progress
 from gputop_llm.demo.record import Shape, record
+from gputop_llm.demo.stacks import simulated_flames, simulated_stacks
 from gputop_llm.errors import GputopError
 from gputop_llm.follow import describe
 from gputop_llm.model import Frame, Target
+from gputop_llm.model.stacks import Flame, StackReport
 
 _LOOK_S = 0.05
 _IDLE_STEP_S = 0.05
@@ -73,6 +75,12 @@ class SimulatedRoute:
 
     def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame]) -> SimulatedRun:
         return SimulatedRun(plan, _shape(self._frame))
+
+    def stacks(self, frame: Frame, target: Target) -> StackReport:
+        return simulated_stacks(frame, target)
+
+    def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
+        return simulated_flames(target, seconds)
 
     def close(self) -> None:
         """Removes what was recorded."""

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gputop_llm.capture import way
 from gputop_llm.capture.process import Ran
-from gputop_llm.capture.stacks import looking, pyspy
+from gputop_llm.capture.stacks import looking, pyspy, route
 from gputop_llm.capture.stacks.looking import Seen
 from gputop_llm.cli import main
+from gputop_llm.sources.procfs import ProcFs
 from tests.capture.stacks.conftest import BUSY, RANK
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "pyspy_vllm-enginecore.json"
@@ -20,6 +22,10 @@ RECORDED = Path(__file__).parents[2] / "fixtures" / "pyspy_vllm-enginecore.json"
 
 def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def seen_by_doctor(pid):
+    return way.Seen(pid, ProcFs().stat(pid).start_ticks, ProcFs())
 
 
 def ranks(*pids):
@@ -152,3 +158,15 @@ def test_the_command_says_why_nothing_can_be_read(capsys):
 
     assert code == 1
     assert capsys.readouterr().err.startswith("cannot read Python stacks: it is no Python process")
+
+
+def test_doctor_finds_out_by_reading(python):
+    seen = seen_by_doctor(python(RANK, "waits"))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            closed = route.look(seen_by_doctor(other.pid))
+        finally:
+            other.kill()
+
+    assert route.look(seen).state == "open"
+    assert (closed.state, closed.opens) == ("closed", "choose a process that runs Python")
