@@ -31,7 +31,7 @@ _SESSION = "NSYS_PROFILING_SESSION_ID"
 _STARTS_WITHIN_S = 60.0
 #: After the program: nsys may write a report.
 _ENDS_WITHIN_S = 120.0
-_LOOK_S = 0.5
+_LOOK_S, _SHUTDOWN_WITHIN_S = 0.5, 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 #: That go to this process alone, or can't be waited for.
 _OURS = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}
@@ -94,10 +94,12 @@ class _Launch:
     def __init__(self, tool: Tool, argv: Sequence[str]) -> None:
         self._tool = tool
         self._argv = list(argv)
+        self._session = f"gputop-llm-{os.getpid()}"
         self._nsys = -1
         self._program = -1
         self._handle = -1
         self._ended: dict[int, int] = {}
+        self._killed: set[int] = set()
 
     def run(self) -> int:
         """Its exit code."""
@@ -122,6 +124,7 @@ class _Launch:
                 return code
             finally:
                 os.close(told)
+                self._end_session()
 
     def _start(self, masked: set[int] | set[signal.Signals], words: IO[bytes]) -> int:
         """Starts nsys; a descriptor that tells of the program."""
@@ -131,7 +134,7 @@ class _Launch:
         shim = [sys.executable, "-I", "-S", str(_SHIM), *map(str, ours), str(tell), mask]
         # Workers that are forked are not traced; nsys's own remedy for that may crash them.
         environment = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", **os.environ}
-        options = launch_options(self._tool, f"gputop-llm-{os.getpid()}")
+        options = launch_options(self._tool, self._session)
         passed = [fd for fd in (*ours, tell) if fd >= 0]
         try:
             process = subprocess.Popen(
@@ -179,14 +182,20 @@ class _Launch:
                 return self._ended[self._program]
             gone = self._gone()
             if self._nsys in self._ended:
-                # One that was ended before the program knows nothing of it.
-                orphaned = orphaned or not gone
+                # One that was ended before the program, or was killed, knows nothing of it.
+                orphaned = orphaned or not gone or self._nsys in self._killed
                 if gone:
                     return _UNKNOWN_STATUS if orphaned else self._ended[self._nsys]
             if gone:
                 gave_up = min(gave_up, time.monotonic() + _ENDS_WITHIN_S)
             if time.monotonic() > gave_up:
                 return _UNKNOWN_STATUS
+
+    def _end_session(self) -> None:
+        """Of nsys parts that lost the others; by itself a session ends with its program."""
+        with suppress(GputopError):
+            if any(one.name == self._session for one in self._tool.sessions()):
+                self._tool.run(["shutdown", "--kill=none", f"--session={self._session}"], _SHUTDOWN_WITHIN_S)
 
     def _hand_on(self, info: signal.struct_siginfo) -> None:
         """To the program; what a terminal sends, to all of its group."""
@@ -211,6 +220,8 @@ class _Launch:
                 found = True
                 code = os.waitstatus_to_exitcode(status)
                 self._ended[pid] = code if code >= 0 else 128 - code
+                if code < 0:
+                    self._killed.add(pid)
         return found
 
     def _gone(self) -> bool:

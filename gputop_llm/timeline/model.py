@@ -224,6 +224,17 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class GpuMetrics:
+    """Sampled counters of one GPU of the node: by name the moments (ns, ascending) and the values (percent).
+
+    `sm_active` is always there; `dram_read`, `dram_write`, `tensor_active`, `gr_active` where they were sampled.
+    """
+
+    gpu: int
+    series: Mapping[str, tuple[I64, NDArray[np.float64]]]
+
+
+@dataclass(frozen=True)
 class Timeline:
     """One capture (one or several ranks, on one clock). `start` and `end` bound the window in ns."""
 
@@ -240,6 +251,7 @@ class Timeline:
     processes: tuple[Process, ...]
     threads: tuple[Thread, ...]
     samples: tuple[StackSamples, ...] = ()
+    gpu_metrics: tuple[GpuMetrics, ...] = ()
 
     @property
     def window_ns(self) -> int:

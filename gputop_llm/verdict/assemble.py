@@ -14,6 +14,7 @@ from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
 from gputop_llm.verdict.facts import over_devices, share
+from gputop_llm.verdict.gpu_metrics import judge_metrics
 from gputop_llm.verdict.refusal import BUSY_PCT, SHORTEST_NS, refusal
 
 #: A capture is healthy when no finding could give back this share of the window.
@@ -48,6 +49,8 @@ def judge(timeline: Timeline, context: Context | None = None, pace: EnginePace |
     A `context` of the timeline keeps what was worked out for whoever draws it afterwards. `pace` is what the engine
     said while it was captured: it tells what that cost.
     """
+    if timeline.gpu_metrics and not len(timeline.ops):
+        return judge_metrics(timeline)
     context = context or Context(timeline)
     done = analysed(context)
     ranked = tuple(sorted((*done.findings, *capture_cost.findings(context, pace)), key=_rank))

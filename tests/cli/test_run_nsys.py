@@ -91,6 +91,7 @@ def test_the_program_outlives_each_part_of_nsys(part, nsys):
     assert started.stdout.readline() == "usr1\n"
     started.send_signal(signal.SIGTERM)
     assert started.wait(30) == (41 if part == "launcher" else 1), "an exit code that nobody knows is no success"
+    assert until(lambda: not any(one.name == f"gputop-llm-{started.pid}" for one in nsys.sessions()), 20.0)
 
 
 def parent_of(pid):

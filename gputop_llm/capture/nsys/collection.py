@@ -38,11 +38,15 @@ class Collection:
 
     Args:
         tool: the nsys of the session.
-        session: its ID.
+        session: its ID, or the name of one that is made for it.
         folder: of the capture.
+        options: of its start.
     """
 
-    def __init__(self, tool: Tool, session: str, folder: CaptureFolder) -> None:
+    def __init__(
+        self, tool: Tool, session: str, folder: CaptureFolder, options: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._options = options
         self.tool = tool
         self.session = session
         self._folder = folder
@@ -59,7 +63,7 @@ class Collection:
         place, name = self._folder.named
         return {"do": STOP, "nsys": str(self.tool.path), "session": self.session, "folder": place, "name": name}
 
-    def start(self, gated: bool = False) -> None:
+    def start(self) -> None:
         """Starts it.
 
         Raises:
@@ -69,7 +73,7 @@ class Collection:
             self._raw.mkdir(mode=0o700)
         except OSError as error:
             raise GputopError(f"cannot make {self._raw}", error.strerror or str(error)) from error
-        self.tool.start(self.session, self._output, gated)
+        self.tool.start(self._output, self._options)
         until = time.monotonic() + _APPEARS_WITHIN_S
         while True:
             now = self.tool.session(self.session)
@@ -90,9 +94,13 @@ class Collection:
         try:
             files, self.words = self.tool.stop(self.session, STOP_WITHIN_S)
         except GputopError:
-            # A program that ended takes its session along; the report is then written by what is left of it.
-            if self.tool.session(self.session) is not None or not self._written():
+            # A program that ended takes its session along; the report is then written by what is left of it, and the
+            # export after it: whether that is whole can't be told.
+            if not self._written():
                 raise
+            report = self._output.with_suffix(".nsys-rep")
+            self._output = self._output.with_name("exported")
+            self.tool.export(report, self._output.with_suffix(EXPORT), EXPORT_WITHIN_S)
         self._make_record(files)
 
     def remove(self) -> None:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 COST = Cost(
     0.0, None, 5.0, "the token rate's own noise hid the rest: vLLM 0.24 under nsys in graph mode, 32 streams, one H200"
 )
-_ENDS = (
+ENDS = (
     "by itself when the time, bytes, disk or memory bound is reached or the engine stalls; at once by cancelling, or "
     "when this program or its terminal is gone: a watchdog then stops the collection. The engine is never signalled"
 )
-_WRITTEN = (
+WRITTEN = (
     "nsys keeps what it collects in its own temporary folder until the window ends; its copy of the environment is "
     "left out of the record"
 )
@@ -41,8 +41,8 @@ def words(plan: Plan) -> Words:
         how=f"the nsys that {plan.processes()} runs under collects for the window; then it writes its report, "
         "which takes some seconds of one CPU core more",
         stays="nothing: the session goes back to Launched, ready for the next window",
-        ends=_ENDS,
-        written=_WRITTEN,
+        ends=ENDS,
+        written=WRITTEN,
     )
 
 

@@ -22,7 +22,8 @@ ASK_WITHIN_S = 10.0
 START_WITHIN_S = 15.0
 _OPTION = re.compile(r"^\s{0,12}(?:-\w\b[^-\n]{0,4})?(--[a-z][\w-]*)", re.MULTILINE)
 _SESSION = re.compile(r"^\s*(\d+)\s+[\d:]+\s+(\w+)\s+(\d+)\s+(\S.*?)\s*$")
-_COLLECTING = ("Started", "StartRange", "Collection")
+#: Others are Started, StartRange (waits for its range), Collection, SystemWideCollection.
+_AT_REST = ("Idle", "Launched", "Shutdown")
 _REPORTS = (".nsys-rep", ".sqlite", ".qdstrm", ".qdrep")
 
 
@@ -38,7 +39,7 @@ class Session:
     @property
     def collecting(self) -> bool:
         """Whether a collection goes on, or waits for its range."""
-        return self.state in _COLLECTING
+        return self.state not in _AT_REST
 
 
 class Tool:
@@ -81,27 +82,21 @@ class Tool:
         return [Session(one[1], one[2], int(one[3]), one[4]) for one in found if one is not None]
 
     def session(self, which: str) -> Session | None:
-        """The session with that ID; None where there is none."""
-        return next((one for one in self.sessions() if one.id == which), None)
+        """The session with that ID or name; None where there is none."""
+        return next((one for one in self.sessions() if which in (one.id, one.name)), None)
 
-    def start(self, session: str, output: Path, gated: bool) -> None:
-        """Starts a collection in a session that is there.
+    def start(self, output: Path, wanted: Sequence[tuple[str, str]]) -> None:
+        """Starts a collection.
 
         Args:
-            session: its ID.
             output: the report, without its ending.
-            gated: whether it waits for cudaProfilerStart.
+            wanted: its options; those that this nsys doesn't have are left out.
 
         Raises:
             GputopError: it did not start.
         """
-        wanted = [("--session", session), ("--sample", "none"), ("--cpuctxsw", "none"), ("--export", "sqlite"),
-                  ("--output", expandable(output)), ("--force-overwrite", "true")]  # fmt: skip
-        if gated:
-            if "--capture-range" not in self.flags("start"):
-                raise GputopError("cannot start nsys", f"{self.path} can't wait for a range", "update Nsight Systems")
-            wanted += [("--capture-range", "cudaProfilerApi"), ("--capture-range-end", "stop")]
-        code, said = self._run(["start", *self.options("start", wanted)], START_WITHIN_S)
+        usual = (("--export", "sqlite"), ("--output", expandable(output)), ("--force-overwrite", "true"))
+        code, said = self._run(["start", *self.options("start", (*wanted, *usual))], START_WITHIN_S)
         if code != 0:
             raise self._failure("cannot start nsys", said)
 

@@ -41,12 +41,14 @@ def test_windows_are_repeated_and_the_session_is_ready_again(server, captures):
         with capture(nsys_plan(server, captures, seconds=1.0, name=f"c{number}")) as run:
             ended = last_of(run)
 
-        assert (ended.outcome, ended.details.get("bundle_error")) == ("done", None), ended
         path = Path(ended.path)
         assert {"nsys.sqlite", "verdict.md", "capture.json", "environment.json"} <= {p.name for p in path.iterdir()}
         facts = json.loads((path / "capture.json").read_text())
         assert facts["nsys"]["version"].startswith(server.version)
-        assert facts["nsys"]["events"] > 0
+        # 2022.4 at times collects nothing of the OS runtime in a window: that is said.
+        assert facts["nsys"]["events"] > 0 or server.version == "2022.4.2"
+        assert ended.outcome == ("done" if facts["nsys"]["events"] else "incomplete"), ended
+        assert ended.outcome == "done" or "nsys saw no event" in ended.why
         assert facts["undo"] == []
         assert server.session().state == "Launched"
     assert server.serves()
@@ -103,7 +105,7 @@ def test_a_worker_that_is_killed_leaves_no_collection(stage, one_server, capture
 
 def test_a_session_in_which_somebody_collects_is_left_alone(one_server, captures, tmp_path):
     session = one_server.session().id
-    one_server.tool.start(session, tmp_path / "theirs", gated=False)
+    one_server.tool.start(tmp_path / "theirs", [("--session", session)])
     with capture(nsys_plan(one_server, captures)) as run:
         ended = last_of(run)
 
