@@ -190,6 +190,15 @@ def _parser() -> argparse.ArgumentParser:
     capture.add_argument(
         "--stacks", action="store_true", help="also sample Python stacks: which line the host was at in idle gaps"
     )
+    wishes = capture.add_argument_group("torch.profiler's routes (kineto-daemon, kineto-agent, engine-endpoint)")
+    wishes.add_argument(
+        "--with",
+        dest="including",
+        metavar="LIST",
+        help="besides the GPU: cpu, shapes, memory, python-stacks (slow), comma-separated; gpu: nothing else",
+    )
+    wishes.add_argument("--at", choices=("prefill", "decode"), help="begin at such a step")
+    capture.add_argument("--ranks", metavar="LIST", help="only these processes: 0,3; default: all")
     armed = capture.add_argument_group("armed: waits for a symptom, and captures then (docs/capture.md)")
     armed.add_argument("--when", metavar="SYMPTOM", help="capture when it holds, at any hour; needs --yes")
     armed.add_argument(

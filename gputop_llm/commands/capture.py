@@ -16,6 +16,7 @@ from gputop_llm.capture.plan import Plan, plan_json
 from gputop_llm.capture.progress import Progress
 from gputop_llm.captures import CaptureRoute, Run
 from gputop_llm.commands import output
+from gputop_llm.commands.capture_wishes import of_ranks, plan_with
 from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.commands.snapshot import settled_frame
 from gputop_llm.config import Config
@@ -89,11 +90,16 @@ def planned(route: CaptureRoute, frame: Frame, config: Config, arguments: Namesp
     Raises:
         GputopError: there is no target, or it can't be captured.
     """
+    target = _target(frame, config)
+    if not arguments.stacks:
+        return plan_with(route, frame, target, arguments)
     # Stacks are joined to the idle gaps of a native window.
-    way, options = ("native", {"stacks": True}) if arguments.stacks else (arguments.route, None)
-    if arguments.stacks and arguments.route not in (None, "native"):
+    if arguments.route not in (None, "native"):
         raise UsageError("--stacks goes with a native window", f"--route {arguments.route} is another one")
-    return route.plan(frame, _target(frame, config), arguments.seconds, arguments.steps, way, options)
+    if arguments.including is not None or arguments.at is not None:
+        raise UsageError("--stacks goes with a native window", "--with and --at are for torch.profiler's routes")
+    plan = route.plan(frame, target, arguments.seconds, arguments.steps, "native", {"stacks": True})
+    return of_ranks(plan, arguments.ranks)
 
 
 class Forward:
