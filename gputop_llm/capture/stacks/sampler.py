@@ -19,7 +19,9 @@ from gputop_llm.capture.stacks.refused import situation, unreadable
 from gputop_llm.capture.stacks.trace import samples_of
 from gputop_llm.errors import GputopError
 
-RATE_HZ = 200
+MOST_HZ, LEAST_HZ = 200, 10
+#: Reading a thread took 0.08 ms of processor time; a tenth of one processor is for that.
+_LOOKS_AT_A_TENTH = 1200
 #: It begins a little before the window and is ended after it; this is for a worker that dies meanwhile.
 _BEYOND_S = 30.0
 _LOOK_S = 0.0003
@@ -27,6 +29,10 @@ _LOOK_S = 0.0003
 _ZERO_WITHIN_S = 3.0
 _READY_WITHIN_S = 3.0
 _END_WITHIN_S = 15.0
+_COUNT_WITHIN_S = 2.0
+_CLOSE_WITHIN_S = 3.0
+#: What `start` and `stop` take at most.
+LONGEST_S = 20.0
 _MOST_BYTES = 256 << 20
 _COUNTS = re.compile(r"Samples: (\d+) Errors: (\d+)")
 
@@ -51,6 +57,7 @@ class Sampler:
         self._pid = pid
         self._window_s = window_s
         self._recording = pyspy.Recording(_MOST_BYTES)
+        self._rate_hz = LEAST_HZ
         self._wanted, self._closed = True, False
         self._ready = threading.Event()
         self._zero: Zero | None = None
@@ -61,6 +68,7 @@ class Sampler:
 
     def start(self) -> None:
         """Begins; returns when it samples, or can't."""
+        self._rate_hz = rate_for(_python_threads(self._pid))
         self._thread.start()
         self._ready.wait(_ZERO_WITHIN_S + _READY_WITHIN_S)
 
@@ -77,13 +85,15 @@ class Sampler:
     def close(self) -> None:
         """Ends it, and lets go of everything."""
         self._wanted = False
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
         if not self._closed and not self._thread.is_alive():
             self._closed = True
             self._recording.close()
 
     def _run(self) -> None:
         try:
-            argv = self._recording.argv(self._pid, self._window_s + _BEYOND_S, RATE_HZ, "chrometrace", idle=True)
+            argv = self._recording.argv(self._pid, self._window_s + _BEYOND_S, self._rate_hz, "chrometrace", idle=True)
             within_s = self._window_s + 2 * _BEYOND_S
             fds = [self._recording.fd]
             self._done = process.ran(argv, within_s, self._started, lambda: not self._wanted, fds)
@@ -139,7 +149,7 @@ class Sampler:
             **samples,
             "pid": self._pid,
             "tool": "py-spy",
-            "rate_hz": RATE_HZ,
+            "rate_hz": self._rate_hz,
             "zero_realtime_ns": self._zero.realtime_ns,
             "zero_error_ns": self._zero.error_ns,
             "samples_per_thread": taken,
@@ -150,3 +160,17 @@ class Sampler:
     def _sampling_cpu_s(self, cpu_s: float | None) -> float | None:
         """What sampling took, without reading the interpreter's symbols at first."""
         return None if cpu_s is None or self._ready_cpu_s is None else max(0.0, cpu_s - self._ready_cpu_s)
+
+
+def rate_for(threads: int) -> int:
+    """How often to look at a process with so many Python threads, a second."""
+    return max(LEAST_HZ, min(MOST_HZ, _LOOKS_AT_A_TENTH // max(1, threads)))
+
+
+def _python_threads(pid: int) -> int:
+    """How many there are; a great many where it can't be told."""
+    try:
+        done = pyspy.dump(pid, _COUNT_WITHIN_S)
+        return len(pyspy.threads_of(done.out)) if done.code == 0 else _LOOKS_AT_A_TENTH
+    except (GputopError, ValueError, RecursionError):
+        return _LOOKS_AT_A_TENTH

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gputop_llm.capture.stacks import pyspy
-from gputop_llm.capture.stacks.sampler import Sampler
+from gputop_llm.capture.stacks.sampler import LONGEST_S, Sampler
 from gputop_llm.capture.way import Recorded, Setting, Taker
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline.stack_samples import SAMPLES, samples_name
+
+_WRITE_S = 10.0
 
 
 class SampledTaker:
@@ -43,6 +45,7 @@ class SampledTaker:
         for sampler in self._samplers:
             if self._setting.cancelled():
                 return
+            self._setting.deadline(LONGEST_S)
             sampler.start()
         self._taker.begin()
 
@@ -52,6 +55,7 @@ class SampledTaker:
     def stop(self) -> None:
         self._taker.stop()
         for rank, sampler in zip(self._setting.plan.ranks, self._samplers, strict=True):
+            self._setting.deadline(LONGEST_S + _WRITE_S)
             told: dict[str, Any] = {"pid": rank.pid, "file": samples_name(rank.file)}
             try:
                 samples = sampler.stop()

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gputop_llm.capture.stacks import sampler as sampler_module
-from gputop_llm.capture.stacks.sampler import Sampler
+from gputop_llm.capture.stacks.sampler import Sampler, rate_for
 from gputop_llm.capture.stacks.trace import samples_of, short
 from gputop_llm.errors import GputopError
 
@@ -135,3 +135,8 @@ def test_names_in_a_trace_are_made_inert():
 )
 def test_files_are_named_below_their_package(path, shown):
     assert short(path) == shown
+
+
+@pytest.mark.parametrize(("threads", "rate_hz"), [(0, 200), (5, 200), (12, 100), (105, 11), (10_000, 10)])
+def test_the_more_threads_there_are_the_less_often_they_are_read(threads, rate_hz):
+    assert rate_for(threads) == rate_hz
