@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +12,10 @@ from gputop_llm.capture import endpoint_undo
 from gputop_llm.capture.await_step import LONGEST_WAIT_S, await_step, stage_of
 from gputop_llm.capture.endpoint.ask import Address, Reply
 from gputop_llm.capture.endpoint.files import Found, Traces
-from gputop_llm.capture.endpoint.kinds import Closed, Endpoint
+from gputop_llm.capture.endpoint.kinds import Call, Closed, Endpoint
 from gputop_llm.capture.endpoint_way import planned
 from gputop_llm.capture.guards import Guards, process_trouble
+from gputop_llm.capture.kineto.traces import copy_trace
 from gputop_llm.capture.plan import PlannedRank
 from gputop_llm.capture.preflight import Refused, check_room
 from gputop_llm.capture.torch_files import name_of, take_in
@@ -24,8 +26,9 @@ from gputop_llm.sources.procfs import ProcFs
 _ASK_S, _START_S = 5.0, 30.0
 #: Writing the traces of a large model was seen to take minutes.
 _STOP_S, _FILES_S = 180.0, 120.0
-#: A file that has not grown for so long is looked into.
-_STILL_S = 0.3
+_CANCELLED_S = 8.0
+#: A file that has not grown for so long is looked into; one that has no end yet is waited for longer.
+_STILL_S, _GIVEN_UP_S = 0.3, 15.0
 _TICK_S = 0.1
 
 
@@ -184,12 +187,22 @@ class EndpointTaker:
         self._setting.deadline(within_s + 20.0)
         self._setting.tell("finishing", "asking the engine to stop its profiler")
         began = time.monotonic()
+        asking = threading.Thread(
+            target=self._ask_to_end, args=(self._address, self._endpoint.stop, within_s), daemon=True
+        )
+        asking.start()
+        while asking.is_alive():
+            asking.join(_TICK_S)
+            # The request is made; only its answer is not waited for any longer.
+            if self._setting.cancelled() and time.monotonic() - began > _CANCELLED_S:
+                break
+        self._facts["stopping_ms"] = (time.monotonic() - began) * 1000
+
+    def _ask_to_end(self, address: Address, stop: Call, within_s: float) -> None:
         try:
-            reply = self._address.ask("POST", self._endpoint.stop.path, self._endpoint.stop.body, within_s)
-            self._facts["stop_status"] = reply.status
+            self._facts["stop_status"] = address.ask("POST", stop.path, stop.body, within_s).status
         except GputopError as failure:
             self._facts["stop_error"] = failure.sentence()
-        self._facts["stopping_ms"] = (time.monotonic() - began) * 1000
 
     def _look(self) -> tuple[Found, ...]:
         found = self._traces.found() if self._traces is not None else ()
@@ -205,14 +218,27 @@ class EndpointTaker:
             now = self._look()
             if now != seen:
                 seen, since = now, time.monotonic()
-            enough = len(now) >= len(self._plan.ranks) and all(one.bytes for one in now)
-            if enough and time.monotonic() - since >= _STILL_S:
+            still_s = time.monotonic() - since
+            enough = len(now) >= len(self._plan.ranks) and still_s >= _STILL_S
+            if enough and (still_s >= _GIVEN_UP_S or all(self._is_whole(traces, one) for one in now)):
                 break
             # A cancelled window need not have come to anything.
-            if self._setting.cancelled() and time.monotonic() - since >= 3.0:
+            if self._setting.cancelled() and still_s >= 3.0:
                 break
             time.sleep(_TICK_S)
         return traces.found()
+
+    def _is_whole(self, traces: Traces, trace: Found) -> bool:
+        """Whether a trace has its end: who writes it may only pause."""
+        try:
+            fd = traces.open(trace.name)
+            try:
+                copy_trace(fd, None, self._plan.max_bytes)
+            finally:
+                os.close(fd)
+        except (GputopError, OSError):
+            return False
+        return True
 
     def _take_in(self, found: Sequence[Found]) -> None:
         assert self._traces is not None

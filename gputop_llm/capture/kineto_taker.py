@@ -105,9 +105,12 @@ class KinetoTaker:
                 agent.hear(_TICK_S / len(self._agents))
             since_s = (time.monotonic_ns() - self.starts_ns) / 1e9
             setting.tell_recording(min(1.0, max(0.0, since_s / plan.window_s)), self.bytes)
+            if since_s > plan.window_s and setting.cancelled():
+                # Torch sorts by now, which nothing ends; nobody waits for what comes of it.
+                return Recorded(cancelled=True)
             if cancelled or trouble is not None:
                 continue
-            cancelled = setting.cancelled() and since_s < plan.window_s
+            cancelled = setting.cancelled()
             # After the window torch sorts: the bound on its lateness is ours.
             trouble = guards.trouble(0, min(since_s, plan.window_s))
             if cancelled or trouble is not None:

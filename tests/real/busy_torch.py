@@ -1,11 +1,12 @@
 """A real PyTorch process with a busy interpreter lock, for `test_routes.py`.
 
-Writes "ready", then, four times a second, how many steps its threads have made and the longest pause of the first, in
-seconds, since the last line.
+With "profiled" as its argument, torch.profiler is at work in it. Writes "ready", then, four times a second, how many
+steps its threads have made and the longest pause of the first, in seconds, since the last line.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -31,6 +32,8 @@ def work() -> None:
 
 for _ in range(2):
     threading.Thread(target=work, daemon=True).start()
+if sys.argv[1:] == ["profiled"]:
+    torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).start()
 print("ready", flush=True)
 while True:
     time.sleep(0.25)

@@ -55,11 +55,11 @@ def trace_of(ended):
     return read_capture([path])
 
 
-@pytest.fixture
-def busy(engine_venv):
-    """A busy PyTorch process: its PID, and how to read the next line of it."""
-    source = Path(__file__).with_name("busy_torch.py")
-    process = subprocess.Popen([engine_venv / "bin/python", source], stdout=subprocess.PIPE, text=True)
+@contextlib.contextmanager
+def busy_torch(engine_venv, *words, **environ):
+    """A busy PyTorch process."""
+    command = [engine_venv / "bin/python", Path(__file__).with_name("busy_torch.py"), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ})
     try:
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -69,18 +69,46 @@ def busy(engine_venv):
         process.stdout.close()
 
 
-def test_a_busy_torch_process_is_recorded_with_all_its_threads(busy, captures):
-    with capture(plan_of(busy.pid, captures, route="kineto-agent")) as run:
-        ended = last_of(run)
+def goes_on(process):
+    before = int(process.stdout.readline().split()[0])
+    return until(lambda: int(process.stdout.readline().split()[0]) > before)
 
-    assert (ended.outcome, ended.why) == ("done", "")
-    ops = trace_of(ended).cpu_ops
-    assert len(ops) > 100
-    assert len(set(ops.thread)) == 2, "both of its threads, and not ours"
-    assert (ops.shapes_id >= 0).any()
-    before = int(busy.stdout.readline().split()[0])
-    assert until(lambda: int(busy.stdout.readline().split()[0]) > before), "it goes on"
-    assert not list(Path("/tmp").glob(f"gputop-llm-trace-{busy.pid}-*"))
+
+def test_a_busy_torch_process_is_recorded_with_all_its_threads(engine_venv, captures):
+    with busy_torch(engine_venv) as process:
+        with capture(plan_of(process.pid, captures, route="kineto-agent")) as run:
+            ended = last_of(run)
+
+        assert (ended.outcome, ended.why) == ("done", "")
+        ops = trace_of(ended).cpu_ops
+        assert len(ops) > 100
+        assert len(set(ops.thread)) == 2, "both of its threads, and not ours"
+        assert (ops.shapes_id >= 0).any()
+        assert goes_on(process)
+        assert not list(Path("/tmp").glob(f"gputop-llm-trace-{process.pid}-*"))
+
+
+def test_where_torch_profiler_is_at_work_it_is_left_alone(engine_venv, captures):
+    with busy_torch(engine_venv, "profiled") as process:
+        with capture(plan_of(process.pid, captures, route="kineto-agent")) as run:
+            ended = last_of(run)
+
+        assert ended.outcome == "refused"
+        assert "torch.profiler is collecting in the process already" in ended.why
+        assert goes_on(process)
+
+
+def test_a_torch_process_that_asks_for_orders_is_recorded_on_demand(engine_venv, captures):
+    with busy_torch(engine_venv, KINETO_USE_DAEMON="1") as process:
+        with capture(plan_of(process.pid, captures, route="kineto-daemon")) as run:
+            ended = last_of(run)
+
+        assert (ended.outcome, ended.why) == ("done", "")
+        ops = trace_of(ended).cpu_ops
+        assert len(set(ops.thread)) == 2
+        assert (ops.shapes_id >= 0).any()
+        assert goes_on(process)
+        assert not list(Path("/tmp").glob("gputop-llm-*-r0_*"))
 
 
 @contextlib.contextmanager
@@ -144,22 +172,3 @@ def test_vllm_is_recorded_from_within_while_it_serves(profiled, captures):
     assert errors == []
     assert len(trace_of(ended).cpu_ops) > 100
     assert profiled.is_healthy()
-
-
-def test_a_torch_process_that_asks_for_orders_is_recorded_on_demand(engine_venv, captures):
-    source = Path(__file__).with_name("busy_torch.py")
-    environ = {**os.environ, "KINETO_USE_DAEMON": "1"}
-    process = subprocess.Popen([engine_venv / "bin/python", source], stdout=subprocess.PIPE, text=True, env=environ)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        with capture(plan_of(process.pid, captures, route="kineto-daemon")) as run:
-            ended = last_of(run)
-        assert (ended.outcome, ended.why) == ("done", "")
-        ops = trace_of(ended).cpu_ops
-        assert len(set(ops.thread)) == 2
-        assert (ops.shapes_id >= 0).any()
-        assert not list(Path("/tmp").glob("gputop-llm-*-r0_*"))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -13,11 +13,11 @@ _PIECE = 1 << 20
 _TAIL = 64
 
 
-def copy_trace(source: int, target: int, most_bytes: int, cancelled: Callable[[], bool] = lambda: False) -> int:
+def copy_trace(source: int, target: int | None, most_bytes: int, cancelled: Callable[[], bool] = lambda: False) -> int:
     """Copies a trace, compressed (gzip) where it is not already; returns the bytes it has unpacked.
 
     Args:
-        source, target: descriptors; neither is closed.
+        source, target: descriptors; neither is closed. No target: it is only looked at.
         most_bytes: of the source, as it is.
 
     Raises:
@@ -38,7 +38,8 @@ def copy_trace(source: int, target: int, most_bytes: int, cancelled: Callable[[]
                 packed = data.startswith(b"\x1f\x8b")
                 check.packed = packed
             check.feed(data)
-            _write(target, data if packed else packer.compress(data))
+            if target is not None:
+                _write(target, data if packed else packer.compress(data))
         check.end()
         if not packed:
             _write(target, packer.flush())
@@ -86,7 +87,7 @@ class _Whole:
         self.bytes += len(data)
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(fd: int | None, data: bytes) -> None:
     rest = memoryview(data)
-    while rest:
+    while rest and fd is not None:
         rest = rest[os.write(fd, rest) :]

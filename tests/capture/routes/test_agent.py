@@ -62,7 +62,10 @@ class Python:
 
     def as_it_was(self):
         """Nothing of ours is left but the library: no descriptor, no file, no thread."""
-        threads = [ProcFs().read(f"{self.pid}/task/{tid}/comm").strip() for tid in os.listdir(f"/proc/{self.pid}/task")]
+        threads = []
+        for tid in os.listdir(f"/proc/{self.pid}/task"):
+            with contextlib.suppress(FileNotFoundError):
+                threads.append(ProcFs().read(f"{self.pid}/task/{tid}/comm").strip())
         return (
             self.open_files() == self.files
             and not list(self.place.iterdir())
