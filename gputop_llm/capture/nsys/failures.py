@@ -68,6 +68,10 @@ _KNOWN: tuple[tuple[str, Meaning], ...] = (
         ),
     ),
     (
+        r"None of the installed GPUs are supported",
+        Meaning("nsys can read the counters of no GPU here (none is Turing or newer, or none is visible)", ""),
+    ),
+    (
         r"(counters|metrics|resource|device).*already (being )?(in use|used)|already in use",
         Meaning(
             "somebody else reads the GPU's counters (DCGM, ncu, or another nsys)",
