@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -12,9 +13,12 @@ from gputop_llm.capture.guards import Guards
 from gputop_llm.capture.preflight import check
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.capture.window import Window
+from gputop_llm.errors import GputopError
 from gputop_llm.timeline.native_format import Kinds
 
-_INJECT_S, _HELLO_MORE_S = 5.0, 5.0
+#: For one process; for all of them, as those that wait for their command give up after 30 s.
+_INJECT_S, _INJECT_ALL_S = 5.0, 20.0
+_HELLO_MORE_S = 5.0
 
 
 class NativeTaker:
@@ -42,13 +46,23 @@ class NativeTaker:
 
     def begin(self) -> None:
         plan, setting = self._plan, self._setting
-        for rank in plan.ranks:
+        until = time.monotonic() + _INJECT_ALL_S
+        for number, rank in enumerate(plan.ranks):
             if setting.cancelled():
                 return
             setting.deadline(_INJECT_S + 10.0)
             setting.tell("inject", f"PID {rank.pid} ({rank.title})")
-            there = rank.pid in self._prepared
-            self._reached.append(self._prepared.pop(rank.pid) if there else clients.inject(rank, _INJECT_S))
+            if rank.pid in self._prepared:
+                self._reached.append(self._prepared.pop(rank.pid))
+                continue
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise GputopError(
+                    "cannot capture",
+                    f"only {number} of {len(plan.ranks)} processes were reached within {_INJECT_ALL_S:g} s",
+                    "try again when the node is less busy",
+                )
+            self._reached.append(clients.inject(rank, min(_INJECT_S, left_s)))
         channels = [(rank.file, one.channel) for rank, one in zip(plan.ranks, self._reached, strict=True)]
         kinds = Kinds(sum(Kinds[name.upper()] for name in plan.kinds))
         self._window = Window(channels, setting.folder, kinds, int(plan.window_s * 1e9), plan.max_bytes)

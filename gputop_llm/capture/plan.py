@@ -7,6 +7,7 @@ by PID and start time, so that a PID that is used again by another process is ne
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -94,11 +95,6 @@ class Plan:
         return Path(self.folder) / self.name
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes that will be touched."""
-        return tuple(rank.pid for rank in self.ranks)
-
-    @property
     def cost(self) -> Cost:
         """What it is expected to cost."""
         return self._way().cost
@@ -182,7 +178,8 @@ def make_plan(
         window_s=window_s,
         max_bytes=int(min(MOST_BYTES, max(LEAST_BYTES, window_s * BYTES_PER_S))),
         folder=str(folder.absolute()),
-        name=f"{stamp}-{words}-{ranks[0].pid}",
+        # Two in one second, of one target or of two PID namespaces, must not meet.
+        name=f"{stamp}-{words}-{ranks[0].pid}-{secrets.token_hex(3)}",
         at_s=now_s,
         url=target.urls[0] if target.urls else None,
         model=target.model,

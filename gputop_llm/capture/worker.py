@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from gputop_llm.capture.undo import Step, public
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.capture.ways import way_of
 from gputop_llm.errors import GputopError
+from gputop_llm.redact_argv import redact_record
 from gputop_llm.sources.base import Source
 from gputop_llm.sources.procfs import ProcFs
 
@@ -67,7 +69,9 @@ def main() -> None:
     except Exception as bug:  # noqa: BLE001 - whoever waits must be told
         ended = Progress("ended", outcome="failed", what="the capture failed", why=f"{type(bug).__name__}: {bug}")
     finally:
-        worker.settle()
+        kept = worker.settle()
+    if kept is not None and ended.path is None:
+        ended = replace(ended, path=str(kept), todo="what was recorded until then is kept")
     teller.tell_last(ended)
 
 
@@ -141,19 +145,20 @@ class Worker:
         self._tell("finishing", "putting the record away")
         return self._finish(done, began_ns, ended_ns)
 
-    def settle(self) -> None:
-        """Lets go of everything, whatever happened before. What is recorded is kept."""
+    def settle(self) -> Path | None:
+        """Lets go of everything, whatever happened before; returns where anything that is recorded is kept."""
         if self._watch is not None:
             self._watch.close()
         self._taker.close()
-        if self._kept is None:
+        # One of that name that this worker has not made is another's.
+        if self._kept is None and self._folder.claimed:
             with suppress(OSError):
-                self._folder.close()
-                self._folder.settle("the capture failed")
+                self._kept = self._folder.settle("the capture failed")
         if self._guardian is not None:
             self._guardian.done()
         if self._lock is not None:
             self._lock.release()
+        return self._kept
 
     # -- before the window -------------------------------------------------
 
@@ -218,12 +223,19 @@ class Worker:
         from gputop_llm.capture.bundling import bundled
 
         self._kept = folder
+        # Of a window that was cancelled there is a verdict as well; a cancel from now on ends the making of it.
+        before = self._orders.cancelled.is_set()
         self._tell("finishing", "making the verdict")
         self._deadline(_VERDICT_S)
+        # The target is as it was before: others need not wait for the verdict.
+        assert self._lock is not None
+        self._lock.release()
+        if self._watch is not None:
+            self._watch.close()
         with suppress(OSError):
             os.nice(_NICE)
         try:
-            self._kept = bundled(folder)
+            self._kept = bundled(folder, lambda: self._orders.cancelled.is_set() and not before)
         except GputopError as failure:
             self._facts["bundle_error"] = failure.sentence()
         except Exception as bug:  # noqa: BLE001 - the record is whole, whatever its verdict runs into
@@ -261,7 +273,7 @@ class Worker:
                 self._folder.write_text(ENGINE_LINES, "".join(f"{sample_line(one)}\n" for one in samples))
             if frames := self._orders.frames():
                 self._folder.write_text(FRAME_LINES, "".join(f"{one}\n" for one in frames))
-            self._folder.write_json(FACTS, self._facts)
+            self._folder.write_json(FACTS, redact_record(self._facts))
 
     # -- telling -----------------------------------------------------------
 
@@ -286,7 +298,7 @@ class Worker:
         self._guardian.undo(steps)
         self._facts["undo"] = public(steps)
         with suppress(OSError):
-            self._folder.write_json(FACTS, self._facts)
+            self._folder.write_json(FACTS, redact_record(self._facts))
 
 
 def _metrics(url: str, api_key: str | None, ca_file: str | None) -> Source[Any]:
