@@ -54,7 +54,7 @@ def simulated_flames(target: Target, seconds: float) -> tuple[Flame, ...]:
     rows = (
         ("sample", "demo/sampler.py", 31, 31),
         ("Model.step", "demo/model.py", 12, 43),
-        ("run", "demo/worker.py", 0, 50),
+        ("run", "demo/worker.py", 7, 50),
     )
     thread = FlameThread(
         "MainThread",

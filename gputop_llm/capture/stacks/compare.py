@@ -10,6 +10,7 @@ from gputop_llm.model.stacks import Call, Compared, ProcessStacks, ThreadStack, 
 #: Threads are numbered as they are made: "Thread-2 (run)" of one rank may be "Thread-3 (run)" of another.
 _NUMBERED = re.compile(r"^Thread-\d+ \((.+)\)$|^(.*?)[-_ ]?\d+$")
 _MOST_NAMED = 4
+_MOST_PLACES = 3
 
 
 def kind_of(name: str) -> str:
@@ -115,6 +116,9 @@ def _differs(kind: Compared) -> str:
     first, *others = kind.variants
     if not kind.majority:
         count = len(kind.variants)
+        if count <= _MOST_PLACES:
+            places = ", ".join(f"{_named(one.labels)} in {_top(one)}" for one in kind.variants)
+            return f"{kind.name}: {places}"
         return f"{kind.name}: the {sum(len(v.labels) for v in kind.variants)} processes stand at {count} places"
     said = [f"{_named(other.labels)} in {_top(other)}" for other in others[:2]]
     more = f", and {len(others) - 2} more" if len(others) > 2 else ""

@@ -55,6 +55,16 @@ def test_the_rank_that_stands_elsewhere_is_named_with_where_it_is(python):
     assert feed.same
 
 
+def test_of_two_ranks_neither_is_the_outlier_and_both_are_told(python):
+    report = looking.report("two ranks", ranks(python(RANK, "waits"), python(RANK, "hangs")))
+
+    kind = main_thread(report)
+    assert not kind.majority
+    assert all(variant.differs_at is None for variant in kind.variants)
+    assert "TP1 in load_weights (<string>:" in report.headline
+    assert "TP0 in " in report.headline
+
+
 def test_ranks_that_all_stand_at_the_same_place_are_said_to(python):
     report = looking.report("two ranks", ranks(python(RANK, "waits"), python(RANK, "waits")))
 
