@@ -28,7 +28,7 @@ from gputop_llm.timeline.nsys_export import find_nsys
 
 _SHIM = Path(__file__).with_name("nsys_shim.py")
 _SESSION = "NSYS_PROFILING_SESSION_ID"
-_STARTS_WITHIN_S = 60.0
+_STARTS_WITHIN_S, _ATTEMPTS = 60.0, 3
 #: After the program: nsys may write a report.
 _ENDS_WITHIN_S = 120.0
 _LOOK_S, _SHUTDOWN_WITHIN_S = 0.5, 10.0
@@ -108,23 +108,39 @@ class _Launch:
         signal.pthread_sigmask(signal.SIG_BLOCK, handed_on | {signal.SIGCHLD})
         # Left by nsys, should that be ended, the program comes to this process: its exit code is not lost.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        with tempfile.TemporaryFile() as words:
-            told = self._start(masked, words)
-            try:
+        told = self._started(masked)
+        try:
+            code = self._until_end(handed_on)
+            if code in (126, 127) and select.select([told], [], [], 0)[0]:
+                failed = os.read(told, 64).partition(b"!")[2]
+                if failed.strip().isdigit():
+                    raise NotLaunched(self._argv[0], int(failed), code)
+            return code
+        finally:
+            os.close(told)
+            self._end_session()
+
+    def _started(self, masked: set[int] | set[signal.Signals]) -> int:
+        """Starts the program; a descriptor that tells of it.
+
+        Raises:
+            GputopError: nsys doesn't start it.
+        """
+        said = ""
+        # Several nsys that start or end at the same moment trip over each other; nothing has been run by then.
+        for _ in range(_ATTEMPTS):
+            with tempfile.TemporaryFile() as words:
+                told = self._start(masked, words)
                 self._program = self._pid(told)
-                if self._program < 0:
-                    words.seek(0)
-                    meaning = explained(words.read(1 << 20).decode("utf-8", "replace"))
-                    raise GputopError("nsys did not start the program", meaning.why, meaning.todo)
-                code = self._until_end(handed_on)
-                if code in (126, 127) and select.select([told], [], [], 0)[0]:
-                    failed = os.read(told, 64).partition(b"!")[2]
-                    if failed.strip().isdigit():
-                        raise NotLaunched(self._argv[0], int(failed), code)
-                return code
-            finally:
+                if self._program >= 0:
+                    return told
                 os.close(told)
-                self._end_session()
+                words.seek(0)
+                said = words.read(1 << 20).decode("utf-8", "replace")
+                if self._nsys not in self._ended:
+                    break
+        meaning = explained(said)
+        raise GputopError("nsys did not start the program", meaning.why, meaning.todo)
 
     def _start(self, masked: set[int] | set[signal.Signals], words: IO[bytes]) -> int:
         """Starts nsys; a descriptor that tells of the program."""

@@ -36,16 +36,22 @@ class Launched(Serving):
 @contextlib.contextmanager
 def launched(nsys: Path, sockets: Path, trace: str = "nvtx,osrt") -> Iterator[Launched]:
     """A server as a user's own `nsys launch` starts it; ended with its session."""
-    name = f"t{uuid.uuid4().hex[:12]}"
-    process = subprocess.Popen(
-        [str(nsys), "launch", f"--session-new={name}", f"--trace={trace}",
-         sys.executable, str(SERVING), str(sockets / "PID.sock"), "good"],
-        env=os.environ, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
     tool = Tool(nsys)
+    # Several nsys that start or end at the same moment trip over each other (sem_open: no such file).
+    for _ in range(3):
+        name = f"t{uuid.uuid4().hex[:12]}"
+        process = subprocess.Popen(
+            [str(nsys), "launch", f"--session-new={name}", f"--trace={trace}",
+             sys.executable, str(SERVING), str(sockets / "PID.sock"), "good"],
+            env=os.environ, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        port = process.stdout.readline()
+        if port:
+            break
+        process.wait()
+        process.stdout.close()
     try:
-        port = int(process.stdout.readline())
-        started = Launched(process, f"http://127.0.0.1:{port}", tool=tool)
+        started = Launched(process, f"http://127.0.0.1:{int(port)}", tool=tool)
         assert until(lambda: started.session() is not None and started.session().state == "Launched", 20.0)
         started.server = server_below(process.pid)
         yield started
