@@ -48,7 +48,7 @@ def words(plan: Plan) -> Words:
     extra = [
         *(["CPU operators of all threads"] if wanted["cpu"] else []),
         *(["the shapes of their inputs"] if wanted["cpu"] and wanted["shapes"] else []),
-        *(["memory allocations"] if wanted["memory"] else []),
+        *(["memory allocations (torch 2.13 tells none of other threads)"] if wanted["memory"] else []),
         *(["Python stacks"] if wanted["stacks"] else []),
     ]
     stage = f"; begins at a {plan.options['stage']} step" if plan.options.get("stage") else ""
