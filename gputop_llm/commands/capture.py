@@ -23,10 +23,12 @@ from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode, GputopError, NothingFound, UsageError
 from gputop_llm.follow import describe
 from gputop_llm.model import Frame, Target
+from gputop_llm.model.finding import Verdict
 from gputop_llm.node import driver_here
 from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import frame_line, plain
 from gputop_llm.report.outcome import judge
+from gputop_llm.store import bundle
 
 SCHEMA = "gputop-llm/capture/1"
 _BEFORE_S = 60.0
@@ -194,17 +196,18 @@ def printed(plan: Plan, ended: Progress, as_json: bool) -> int:
     """
     # Only here: nothing before the end needs NumPy.
     from gputop_llm.report import verdict_json, verdict_text
-    from gputop_llm.store.bundle import expanded
-    from gputop_llm.timeline.read import read_capture
-    from gputop_llm.verdict import assemble
+    from gputop_llm.report.verdict_read import verdict_of
 
     assert ended.path is not None
     if ended.outcome != "done":
         output.complain([GputopError(ended.what, ended.why, ended.todo).sentence()])
     if not as_json:
         output.complain([f"kept in {ended.path}"])
-    files, pace = expanded([Path(ended.path)])
-    verdict = assemble.judge(read_capture(files), pace=pace)
+    if (failed := ended.details.get("bundle_error")) is not None:
+        output.complain([f"it holds no verdict: {failed}"])
+    taken = bundle.read(Path(ended.path))
+    output.complain(taken.notes)
+    verdict = verdict_of(taken.verdict) or _judged(taken)
     if as_json:
         told = {
             "schema": SCHEMA,
@@ -220,3 +223,11 @@ def printed(plan: Plan, ended: Progress, as_json: bool) -> int:
     else:
         output.write_text(verdict_text.verdict_text(verdict))
     return ExitCode.OK if verdict.judged and ended.outcome == "done" else ExitCode.PARTIAL
+
+
+def _judged(taken: bundle.Bundle) -> Verdict:
+    """What the records say, where the capture's own process has not come to it."""
+    from gputop_llm.timeline.read import read_capture
+    from gputop_llm.verdict import assemble
+
+    return assemble.judge(read_capture(taken.records), pace=taken.pace)

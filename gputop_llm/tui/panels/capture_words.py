@@ -69,6 +69,7 @@ def ended_lines(ended: Progress, width: int) -> list[Line]:
         ("why", ended.why),
         ("do", ended.todo),
         ("kept", ended.path or "nothing"),
+        ("no verdict", ended.details.get("bundle_error")),
     ):
         if text:
             lines += _labelled(label, printable(text), width)
