@@ -69,7 +69,11 @@ class Desk:
         if not self.busy:
             self.arming = None
             self.plan = self._planned()
-            self._app.push_screen("confirm")
+            # On the asking page itself it looks again at what a capture would do.
+            if self._app.on_top == "capture":
+                self._app.refresh_view()
+            else:
+                self._app.push_screen("confirm")
         elif self._app.on_top == "capturing":
             assert self.taking is not None
             self.taking.cancel()
@@ -148,6 +152,8 @@ class Desk:
             self._shown_end = taking
             if taking.ended.path is not None:
                 self._begin_reading(taking.ended.path)
+            if (failed := taking.ended.details.get("bundle_error")) is not None:
+                self._app.say(f"▲ the record holds no verdict: {failed}")
         while self._read:
             path, result = self._read.pop()
             self.opening = False

@@ -109,6 +109,18 @@ async def test_c_asks_before_anything_is_captured_and_enter_is_no(running, key):
         assert it.app.desk.taking is None
 
 
+async def test_c_on_the_asking_page_looks_again_on_that_page(running):
+    async with running(incident()) as it:
+        simulated(it)
+        await it.press("c")
+        first = it.app.desk.plan
+        await it.press("c", "c")
+        assert it.app.desk.plan is not first
+        assert on_top(it) == "capture"
+        await it.press("n")
+        assert on_top(it) == "overview"
+
+
 @keys_of("captures")
 async def test_v_lists_the_captures_of_this_session(running, key):
     async with running(incident()) as it:
