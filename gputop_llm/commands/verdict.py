@@ -9,6 +9,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -33,7 +34,7 @@ def run(arguments: Namespace) -> int:
     from gputop_llm.timeline.read import read_capture
     from gputop_llm.verdict.assemble import judge
 
-    files, pace = expanded([Path(name) for name in arguments.files])
+    files, pace, notes = expanded([Path(name) for name in arguments.files])
     written = None if arguments.perfetto is None else _distinct(Path(arguments.perfetto), files)
     with _interruptible() as stopped, _Progress() as progress:
         try:
@@ -47,6 +48,7 @@ def run(arguments: Namespace) -> int:
                 raise KeyboardInterrupt from None
             raise
     verdict = judge(timeline, pace=pace)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
     if arguments.json:
         from gputop_llm.report import verdict_json
 

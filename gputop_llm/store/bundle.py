@@ -54,7 +54,6 @@ class Bundle:
     path: Path
     records: tuple[Path, ...]
     capture: Mapping[str, Any]
-    environment: Mapping[str, Any]
     verdict: Mapping[str, Any]
     pace: EnginePace | None = None
     notes: tuple[str, ...] = ()
@@ -79,18 +78,20 @@ def read(path: Path) -> Bundle:
                 f"it is a folder without a record ({', '.join(RECORDS)})",
                 "name a capture's folder",
             )
-        capture, environment, verdict = (folder.json(name) for name in (CAPTURE, ENVIRONMENT, VERDICT_JSON))
+        capture, verdict = folder.json(CAPTURE), folder.json(VERDICT_JSON)
         pace = pace_of(capture, folder.objects(ENGINE))
-        return Bundle(path, records, capture, environment, verdict, pace, tuple(folder.notes))
+        return Bundle(path, records, capture, verdict, pace, tuple(folder.notes))
 
 
-def expanded(paths: Sequence[Path]) -> tuple[list[Path], EnginePace | None]:
-    """The files to read for what a user named, bundles among them, and (of a single bundle) the engine's pace.
+def expanded(paths: Sequence[Path]) -> tuple[list[Path], EnginePace | None, tuple[str, ...]]:
+    """The files to read for what a user named, bundles among them; the engine's pace (of a single bundle); and what of
+    the bundles was not read.
 
     Raises:
         GputopError: a folder is no bundle.
     """
     files: list[Path] = []
+    notes: list[str] = []
     pace = None
     for path in paths:
         if not path.is_dir():
@@ -98,8 +99,9 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], EnginePace | None]:
             continue
         bundle = read(path)
         files += bundle.records
+        notes += bundle.notes
         pace = bundle.pace if len(paths) == 1 else None
-    return files, pace
+    return files, pace, tuple(notes)
 
 
 class _Folder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -53,11 +53,12 @@ def opened(paths: Sequence[Path], progress: Callable[[float], None], cancelled: 
     Raises:
         GputopError: as `read_capture`, or a folder is no bundle.
     """
-    files, pace = expanded(paths)
+    files, pace, notes = expanded(paths)
     timeline = read_capture(files, progress, cancelled)
     progress(1.0)
     context = Context(timeline)
     verdict = judge(timeline, context, pace)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
     return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
 
 

@@ -48,7 +48,7 @@ def test_idle_gaps_are_joined_to_the_python_line_of_the_thread_that_launches(unp
     (sampled,) = json.loads((path / "capture.json").read_text())["stacks"]
     assert "error" not in sampled
     assert (path / sampled["file"]).is_file()
-    files, _ = expanded([path])
+    files, _, _ = expanded([path])
     context = Context(read_capture(files))
     (device,) = context.idle
     lines = host_lines.lines_of(context, device)
