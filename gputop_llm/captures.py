@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gputop_llm.armed import Armed, Budget, evidence_of
 from gputop_llm.errors import GputopError, NothingFound
 from gputop_llm.model import Frame, Target
 
 if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
     from gputop_llm.capture.progress import Progress
+    from gputop_llm.model.stacks import Flame, StackReport
 
 #: How much of what was seen before a capture goes into its record.
 BEFORE_S = 60.0
@@ -39,8 +41,16 @@ class Run(Protocol):
 class CaptureRoute(Protocol):
     """How captures are taken on this node, or on a simulated one."""
 
-    def plan(self, frame: Frame, target: Target, window_s: float) -> Plan:
-        """What a window of that target will do.
+    def plan(
+        self,
+        frame: Frame,
+        target: Target,
+        window_s: float | None = None,
+        steps: int | None = None,
+        route: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """What a window of that target will do; by the best way that is open where no `route` is named.
 
         Raises:
             GputopError: it can't be taken.
@@ -51,6 +61,20 @@ class CaptureRoute(Protocol):
 
         Raises:
             GputopError: it can't be begun.
+        """
+
+    def stacks(self, frame: Frame, target: Target) -> StackReport:
+        """The Python stacks of its processes, side by side; takes up to some seconds.
+
+        Raises:
+            GputopError: none can be read.
+        """
+
+    def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
+        """Samples of them for that long, by function.
+
+        Raises:
+            GputopError: none can be taken.
         """
 
     def close(self) -> None:
@@ -154,8 +178,15 @@ class Captures:
         self._route: CaptureRoute | None = None
         self._recent = recent
         self._wall = wall
+        self._firing = threading.Lock()
+        self._window_s = 0.0
+        self._changed: Callable[[], None] = lambda: None
         self.taking: Taking | None = None
         self.ended: list[Ended] = []
+        #: Waits for a symptom; None when none does, or it has fired.
+        self.armed: Armed | None = None
+        #: Why what was armed could not be taken, the last time.
+        self.failure: GputopError | None = None
 
     def plan(self, frame: Frame | None, window_s: float) -> Plan:
         """What a window of the attached target will do.
@@ -164,12 +195,52 @@ class Captures:
             NothingFound: no target is attached.
             GputopError: it can't be taken, and why.
         """
+        frame, target, route = self._reached(frame, "cannot capture")
+        return route.plan(frame, target, window_s)
+
+    def stacks(self, frame: Frame | None) -> StackReport:
+        """The Python stacks of the attached target; takes up to some seconds.
+
+        Raises:
+            NothingFound: no target is attached.
+            GputopError: none can be read.
+        """
+        frame, target, route = self._reached(frame, "cannot read stacks")
+        return route.stacks(frame, target)
+
+    def flames(self, frame: Frame | None, seconds: float) -> tuple[Flame, ...]:
+        """Samples of them for that long.
+
+        Raises:
+            NothingFound: no target is attached.
+            GputopError: none can be taken.
+        """
+        _, target, route = self._reached(frame, "cannot record stacks")
+        return route.flames(target, seconds)
+
+    def _reached(self, frame: Frame | None, what: str) -> tuple[Frame, Target, CaptureRoute]:
         target = frame.focused if frame is not None else None
         if self._route is None and self._make_route is not None:
             self._route = self._make_route()
         if frame is None or target is None or self._route is None:
-            raise NothingFound("cannot capture", "no engine or process is attached", "choose one first (t)")
-        return self._route.plan(frame, target, window_s)
+            raise NothingFound(what, "no engine or process is attached", "choose one first (t)")
+        return frame, target, self._route
+
+    def arm(self, symptom: str, window_s: float, at_mono_s: float, changed: Callable[[], None]) -> Armed:
+        """Captures once when a symptom is raised the next time, or now if it is. It was agreed to.
+
+        Args:
+            changed: called from another thread when it fires, comes further or gives up.
+        """
+        with self._firing:
+            self._window_s, self._changed, self.failure = window_s, changed, None
+            self.armed = Armed(symptom, 0.0, Budget(), at_mono_s)
+            return self.armed
+
+    def disarm(self) -> None:
+        """What is armed is no more; what it has begun goes on."""
+        with self._firing:
+            self.armed = None
 
     def begin(self, plan: Plan, changed: Callable[[], None]) -> Taking:
         """Takes what was agreed to. `changed` is called from another thread.
@@ -200,6 +271,25 @@ class Captures:
         """A new frame was made."""
         if self.taking is not None and self.taking.ended is None:
             self.taking.frame(frame)
+        elif self.armed is not None:
+            with self._firing:
+                self._look(frame)
+
+    def _look(self, frame: Frame) -> None:
+        armed = self.armed
+        if armed is None:
+            return
+        if (symptom := armed.look(frame)) is not None:
+            try:
+                plan = self.plan(frame, self._window_s)
+                self.begin(replace(plan, armed=evidence_of(symptom, armed.held_s, frame.at_s)), self._changed)
+                armed.took(0)
+            except GputopError as failure:
+                armed.failed(frame.mono_s)
+                self.failure = failure
+        if armed.state != "waiting":
+            self.armed = None
+            self._changed()
 
     def close(self, wait_s: float) -> None:
         """Cancels what is being taken."""

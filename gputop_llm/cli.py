@@ -163,10 +163,12 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s -- COMMAND [ARGUMENT ...]",
         help="start a program so that it can be recorded later",
         description="Starts a program with the recording client in it (through CUDA_INJECTION64_PATH),\n"
-        "so that a capture needs no right to inject anything. The client sleeps until one asks.",
+        "so that a capture needs no right to inject anything. The client sleeps until one asks.\n"
+        "With --nsys it is started under Nsight Systems instead, whose sessions captures then use.",
         epilog="exit codes: the program's own; 126 it can't be executed; 127 it isn't there; 2 wrong usage",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    prepared.add_argument("--nsys", action="store_true", help="under Nsight Systems (one row for each graph replay)")
     prepared.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
     prepared.set_defaults(command="run")
 
@@ -182,10 +184,52 @@ def _parser() -> argparse.ArgumentParser:
     long = capture.add_mutually_exclusive_group()
     long.add_argument("--seconds", type=_any_seconds, metavar="S", help="how long; default: 0.5, at most 60")
     long.add_argument("--steps", type=_positive, metavar="N", help="about so many steps of the engine")
+    capture.add_argument(
+        "--route", metavar="NAME", help="how: native, nsys-session, …; default: the best open one (see doctor)"
+    )
+    capture.add_argument(
+        "--stacks", action="store_true", help="also sample Python stacks: which line the host was at in idle gaps"
+    )
+    wishes = capture.add_argument_group("torch.profiler's routes (kineto-daemon, kineto-agent, engine-endpoint)")
+    wishes.add_argument(
+        "--with",
+        dest="including",
+        metavar="LIST",
+        help="besides the GPU: cpu, shapes, memory, python-stacks (slow), comma-separated; gpu: nothing else",
+    )
+    wishes.add_argument("--at", choices=("prefill", "decode"), help="begin at such a step")
+    capture.add_argument("--ranks", metavar="LIST", help="only these processes: 0,3; default: all")
+    armed = capture.add_argument_group("armed: waits for a symptom, and captures then (docs/capture.md)")
+    armed.add_argument("--when", metavar="SYMPTOM", help="capture when it holds, at any hour; needs --yes")
+    armed.add_argument(
+        "--for",
+        dest="for_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="that it must have held; default: once it is raised",
+    )
+    often = armed.add_mutually_exclusive_group()
+    often.add_argument("--once", action="store_true", help="one capture, waited for 24 h at most; the default")
+    often.add_argument("--budget", metavar="LIMITS", help="captures=N,wait=12h,disk=2G: any of them")
+    capture.add_argument("--demo", metavar="SCENARIO", help="of a simulated node")
     capture.add_argument("--yes", action="store_true", help="agree without being asked")
     capture.add_argument("--json", action="store_true", help="JSON instead of text (docs/capture.md)")
     capture.add_argument("--output", metavar="DIR", help="where captures go; default: the user's data directory")
     capture.set_defaults(command="capture")
+
+    stacks = commands.add_parser(
+        "stacks",
+        help="the Python stacks of every rank side by side: who stands elsewhere",
+        description="Reads the Python stacks of all processes of the running engine from outside, without stopping\n"
+        "them, and says what is the same and who differs. docs/stacks.md explains it.",
+        epilog="exit codes: 0 read; 1 none could be read; 2 wrong usage; 3 no target; 4 some could not be read",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stacks.add_argument("--json", action="store_true", help="JSON instead of text (docs/stacks.md)")
+    stacks.add_argument(
+        "--record", type=_seconds, metavar="SECONDS", help="sample for so long instead: functions by self and total"
+    )
+    stacks.set_defaults(command="stacks")
 
     doctor = commands.add_parser(
         "doctor",
@@ -197,10 +241,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--output", action="append", metavar="DIR", help="another place that captures go to")
     doctor.set_defaults(command="doctor")
 
-    for command in (capture, doctor):
+    for command in (stacks, doctor):
         _live(command)
 
-    for command in (snapshot, watch, check, demo):
+    for command in (snapshot, watch, check, demo, capture):
         simulated = command.add_argument_group("simulated node")
         simulated.add_argument(
             "--seed", type=_integer, default=7, help="the same seed gives the same traffic; default: 7"

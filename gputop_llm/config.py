@@ -233,7 +233,7 @@ def _check_ca_file(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     if path is None:
         return
     try:
-        values["ca_file"] = str(Path(path).expanduser())
+        values["ca_file"] = str(Path(path).expanduser().absolute())
         with open(values["ca_file"], "rb"):
             pass
     except _UNREADABLE as error:

@@ -13,10 +13,11 @@ from typing import Any
 
 from gputop_llm.redact import HIDDEN, public_url
 
-# "--max-num-batched-tokens" and "--tokenizer" are no secrets: whole words, and "token" only in the singular at the end.
+# "--max-num-batched-tokens" and "--tokenizer" are no secrets: "token" only in the singular, and only at the end.
 _SECRET_NAME = re.compile(
-    r"(?:^|[-_.])(?:(?:api)?keys?|(?:access|account|private|admin)key|key[-_]?(?:id|pass)|token|secret|auth"
-    r"|pass(?:word|wd|code|phrase)?|pwd|credentials?|authorization|bearer|jwt|cookie|signature|sig)$",
+    r"(?:(?:token|secrets?|passw(?:or)?ds?|passphrase|keys?|credentials?)"
+    r"|(?:^|[-_.])(?:key[-_]?(?:id|pass)|auth|pass(?:code)?|pwd|authorization|bearer|jwt|cookie|signature|sig))"
+    r"(?:_?\d+)?$",
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(
@@ -25,7 +26,13 @@ _SECRET_VALUE = re.compile(
     r"|(?i:\b(?:bearer|basic)\s+)[^\s\"',}]+"
 )
 _JSON_PAIR = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)\4""")
-_HEADER = re.compile(r"^([\w-]*(?:authorization|api[-_]?key|token|secret)[\w-]*\s*:\s*)(\S.*)$", re.IGNORECASE)
+_HEADER_NAME = r"[\w-]*(?:authorization|api[-_]?key|token|secret)[\w-]*\s*:\s*"
+_HEADER = re.compile(rf"^({_HEADER_NAME})(\S.*)$", re.IGNORECASE)
+_QUOTED_HEADER = re.compile(rf"""(["'])({_HEADER_NAME})(?:(?!\1).)+""", re.IGNORECASE)
+# Of a command line that is one string: a shell's -c, a title that a process gave itself. A quote may be cut off.
+_NAMED = re.compile(r"(?<![\w.-])(?:-{0,2}[A-Za-z_][\w.-]*=|--?[A-Za-z_][\w.-]*\s+)")
+_WORD = r"""(?:"(?:\\.|[^"\\])*(?:"|$)|'[^']*(?:'|$)|\\.|[^\s"'\\])+"""
+_VALUE, _WORDS = re.compile(_WORD, re.DOTALL), re.compile(rf"(?!-){_WORD}(?:\s+(?!-){_WORD})*", re.DOTALL)
 _URL = re.compile(r"[a-zA-Z][\w+.-]*://[^\s\"']+")
 
 
@@ -41,9 +48,9 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
             continue
         blank_next = blank_rest = False
         name, separator, value = item.partition("=")
-        if _SECRET_NAME.search(name.lstrip("-")):
+        if _SECRET_NAME.search(name) and not any(map(str.isspace, name)):
             if separator:
-                shown.append(f"{name}={HIDDEN}" if value else item)
+                shown.append(f"{redact_text(name)}={HIDDEN}" if value else item)
                 continue
             if is_option:
                 blank_next = True
@@ -54,18 +61,35 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact_text(text: str) -> str:
-    """Text with well-known secrets, URL credentials and JSON values of secret names blanked."""
+    """Text with well-known secrets, URL credentials and the values of secret names blanked, as in a command line."""
     if "://" in text:
         text = _URL.sub(lambda found: public_url(found[0]) if "@" in found[0] or "?" in found[0] else found[0], text)
     if ":" in text:
         text = _JSON_PAIR.sub(_hide_pair, text)
         text = _HEADER.sub(rf"\1{HIDDEN}", text)
+        text = _QUOTED_HEADER.sub(rf"\1\2{HIDDEN}", text)
+    if "=" in text or "-" in text:
+        text = _hide_named(text)
     return _SECRET_VALUE.sub(_hide_value, text)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether an option or variable of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def redact_record(value: Any) -> Any:
+    """The same JSON value without secrets: every `argv` as `redact_argv` leaves it, every other string as text."""
+    if isinstance(value, Mapping):
+        return {
+            name: list(redact_argv([str(item) for item in one]))
+            if name == "argv" and isinstance(one, (list, tuple))
+            else redact_record(one)
+            for name, one in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [redact_record(one) for one in value]
+    return redact_text(value) if isinstance(value, str) else value
 
 
 def redact_strings(value: Any) -> Any:
@@ -77,6 +101,23 @@ def redact_strings(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [redact_strings(one) for one in value]
     return value
+
+
+def _hide_named(text: str) -> str:
+    """Values of secret options and variables; several after an option for keys, as vLLM takes them."""
+    parts, done = [], 0
+    for found in _NAMED.finditer(text):
+        name = found[0].rstrip("= \t\r\n").lstrip("-")
+        if found.start() < done or _SECRET_NAME.search(name) is None:
+            continue
+        joined = found[0].endswith("=")
+        several = not joined and "key" in name.lower()
+        value = (_WORDS if several else _VALUE).match(text, found.end())
+        if value is None or (not joined and value[0].startswith("-")):
+            continue
+        parts += [text[done : found.end()], HIDDEN]
+        done = value.end()
+    return "".join((*parts, text[done:]))
 
 
 def _hide_pair(found: re.Match[str]) -> str:

@@ -101,7 +101,7 @@ def digest() -> str:
     import glob
     import hashlib
 
-    compiled = glob.glob(os.path.join(ROOT, "gputop_llm", "capture", "native", "*.[ch]"))
+    compiled = glob.glob(os.path.join(ROOT, "gputop_llm", "capture", "*", "*.[ch]"))
     total = hashlib.sha256()
     for path in ["pyproject.toml", "hatch_build.py", *sorted(compiled)]:
         with open(os.path.join(ROOT, path), "rb") as file:

@@ -18,7 +18,7 @@ from gputop_llm import __version__
 from gputop_llm.errors import GputopError
 from gputop_llm.model.finding import Verdict
 from gputop_llm.printable import printable
-from gputop_llm.redact_argv import redact_argv, redact_strings
+from gputop_llm.redact_argv import redact_record
 from gputop_llm.report import jsonform, verdict_json
 from gputop_llm.report.verdict_markdown import verdict_markdown
 from gputop_llm.sources.procfs import ProcFs
@@ -26,6 +26,7 @@ from gputop_llm.store import bundle, bundle_write
 from gputop_llm.store.bundle_environment import environment
 from gputop_llm.timeline import native_format
 from gputop_llm.timeline.read import read_capture
+from gputop_llm.timeline.stack_samples import samples_name
 from gputop_llm.verdict.assemble import judge
 
 #: The year 9999.
@@ -63,10 +64,10 @@ def _written(folder: Path, opened: int, cancelled: Callable[[], bool], proc: Pro
     plan = plan if isinstance(plan, Mapping) else {}
     surroundings = environment(_before(taken, plan.get("at_s")), plan.get("key"), _pid(plan), _argv(plan), proc=proc)
     with bundle_write.create(folder.parent, folder.name.strip(".")) as writer:
-        for name in (*names, bundle.ENGINE):
+        for name in (*names, *map(samples_name, names), bundle.ENGINE):
             _add(writer, name, opened)
-        writer.write_json(bundle.CAPTURE, {**_public(taken.capture), **_added(plan)})
-        frames = [json.dumps(_public(frame), separators=(",", ":")) for frame in taken.frames()]
+        writer.write_json(bundle.CAPTURE, {**redact_record(taken.capture), **_added(plan)})
+        frames = [json.dumps(redact_record(frame), separators=(",", ":")) for frame in taken.frames()]
         writer.write_text(bundle.FRAMES, "".join(f"{frame}\n" for frame in frames))
         writer.write_json(bundle.ENVIRONMENT, surroundings)
         writer.write_text(bundle.VERDICT_JSON, verdict_json.verdict_text(verdict) + "\n")
@@ -86,19 +87,11 @@ def _add(writer: bundle_write.BundleWriter, name: str, folder: int) -> None:
         os.close(source)
 
 
-def _public(value: Any) -> Any:
-    """The same JSON value without secrets: whoever handed it over should have taken them out, and may not have."""
-    if isinstance(value, Mapping):
-        return {name: redact_argv(_argv(value)) if name == "argv" else _public(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_public(one) for one in value]
-    return redact_strings(value)
-
-
 def _added(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What capture.json has beside what the worker knew: the command that repeats it, and the versions of all forms."""
     window_s, pid = plan.get("window_s"), _pid(plan)
-    repeat = None if pid is None else f"gputop-llm capture --pid {pid} --seconds {window_s}"
+    route = f" --route {plan['route']}" if plan.get("route") else ""
+    repeat = None if pid is None else f"gputop-llm capture --pid {pid} --seconds {window_s}{route}"
     return {
         "repeat": repeat,
         "formats": {

@@ -53,3 +53,12 @@ def has_cupti(pid: int, proc: ProcFs) -> bool:
         OSError: its mappings can't be read.
     """
     return b"/libcupti.so" in proc.read(f"{pid}/maps", _MOST_BYTES)
+
+
+def has_torch(pid: int, proc: ProcFs) -> bool:
+    """Whether a process has PyTorch mapped.
+
+    Raises:
+        OSError: its mappings can't be read.
+    """
+    return b"/libtorch_cpu.so" in proc.read(f"{pid}/maps", _MOST_BYTES)

@@ -9,7 +9,8 @@ from pathlib import Path
 from gputop_llm.capture.guards import disk_at, disk_full
 from gputop_llm.capture.leftovers import Mapped, mapped
 from gputop_llm.capture.lock import Holder, held_by
-from gputop_llm.capture.routes import Route, routes_of
+from gputop_llm.capture.routes import routes_of
+from gputop_llm.capture.way import Route
 from gputop_llm.errors import NothingFound
 from gputop_llm.follow import describe
 from gputop_llm.model import Target
@@ -69,7 +70,7 @@ def examine(target: Target | None, pid: int | None, folder: Path | None, proc: P
         named = [] if pid is None else [(pid, "")]
     return Examined(
         target=describe(target) if target is not None else None,
-        processes=tuple(_process(number, title, proc) for number, title in named),
+        processes=tuple(_process(number, title, proc, target) for number, title in named),
         root=os.geteuid() == 0,
         holder=held_by(),
         folder=None if folder is None else str(folder),
@@ -78,12 +79,12 @@ def examine(target: Target | None, pid: int | None, folder: Path | None, proc: P
     )
 
 
-def _process(pid: int, title: str, proc: ProcFs) -> Process:
+def _process(pid: int, title: str, proc: ProcFs, target: Target | None) -> Process:
     try:
         stat = proc.stat(pid)
     except (OSError, ValueError):
         raise NothingFound(f"there is no process {pid}", "it has ended, or is hidden from this user") from None
-    return Process(pid, title or stat.comm, user_of(proc, pid), routes_of(pid, stat.start_ticks, proc))
+    return Process(pid, title or stat.comm, user_of(proc, pid), routes_of(pid, stat.start_ticks, proc, target))
 
 
 def _room(folder: Path | None) -> str | None:

@@ -65,7 +65,7 @@ def sample_of(reading: EngineReading, mono_ns: int, wall_s: float, took_ns: int)
         _sum([series.running for series in reading.series]),
         _sum([series.waiting for series in reading.series]),
         _histogram(reading),
-        reading.started_s,
+        _sum([reading.started_s]),
     )
 
 
@@ -131,7 +131,8 @@ def _total(reading: EngineReading, names: Sequence[str]) -> float | None:
 
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) if known else None
+    total = sum(known)
+    return total if known and math.isfinite(total) else None
 
 
 def _histogram(reading: EngineReading) -> dict[str, Any] | None:
@@ -140,5 +141,5 @@ def _histogram(reading: EngineReading) -> dict[str, Any] | None:
         if found and len({one.bounds for one in found}) == 1:
             bounds = [bound if math.isfinite(bound) else None for bound in found[0].bounds]
             counts = [sum(each) for each in zip(*(one.counts for one in found), strict=True)]
-            return {"name": name, "bounds": bounds, "counts": counts}
+            return {"name": name, "bounds": bounds, "counts": counts} if all(map(math.isfinite, counts)) else None
     return None

@@ -1,7 +1,8 @@
 """The folder of a capture while it is being made, and what becomes of it: whole, kept as incomplete, or gone.
 
 While it is made its name begins with a dot and ends in ".partial", and a record's in ".part". Whoever finds such a
-folder without a worker (the watchdog, `doctor --leftovers`) can keep what it holds.
+folder without a worker (the watchdog, `doctor --leftovers`) can keep what it holds. The worker is there as long as
+the file `LOCK` in it is locked, which the kernel tells across PID namespaces, and a network file system across nodes.
 
 The folder may lie where another user can exchange it for a link (root may write to a user's own place): it is opened
 once, as what was just made, and everything in it is reached from there.
@@ -9,25 +10,31 @@ once, as what was just made, and everything in it is reached from there.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gputop_llm.errors import GputopError
+from gputop_llm.store.bundle import RECORD, RECORDS
 from gputop_llm.timeline import native_format as form
 
 PARTIAL_PREFIX, PARTIAL_SUFFIX = ".", ".partial"
 PART = ".part"
-RECORD = ".gtw"
 INCOMPLETE = "-incomplete"
+LOCK = f"lock{PART}"
 #: What the worker knows of the capture; written when it begins, and again when it ends.
 FACTS = "capture.json"
 #: What comes before a window: the magic, and one greeting with the path of a library.
 _GREETING_BYTES = 16 << 10
 _MOST_FACTS_BYTES = 4 << 20
+_YOUNG_S = 60.0
+_DYING_S, _LOOK_S = 2.0, 0.02
 _WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -43,10 +50,11 @@ class CaptureFolder:
         self._folder = folder
         self._name = name
         self._fd = -1
+        self._lock_fd = -1
         self.path = folder / f"{PARTIAL_PREFIX}{name}{PARTIAL_SUFFIX}"
 
     def make(self) -> None:
-        """Makes it, readable by this user only.
+        """Makes it, readable by this user only, and claims it where the file system knows locks.
 
         Raises:
             GputopError: it can't be made.
@@ -55,6 +63,9 @@ class CaptureFolder:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700)
             self.open()
+            if self.claim() is False:
+                self.close()
+                raise FileExistsError(self.path)
         except FileExistsError:
             raise GputopError(f"cannot make {self.path}", "it is there already", "try again") from None
         except OSError as error:
@@ -75,9 +86,41 @@ class CaptureFolder:
 
     def close(self) -> None:
         """Lets go of it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._lock_fd = -1
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it is this one's, by `make` or `claim`."""
+        return self._lock_fd >= 0
+
+    def claim(self) -> bool | None:
+        """Takes what is open: false where its worker, or another that settles it, has it.
+
+        None where this file system knows no locks; it is this one's then, as far as can be told.
+
+        Raises:
+            OSError: its file can't be made.
+        """
+        fd = os.open(LOCK, _LOCK, 0o600, dir_fd=self._fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except OSError:
+            self._lock_fd = fd
+            return None
+        self._lock_fd = fd
+        return True
+
+    @property
+    def being_made(self) -> bool:
+        """Whether it may not have been claimed yet: there is no `LOCK` in it, and it is young."""
+        young = time.time() - os.fstat(self._fd).st_mtime < _YOUNG_S
+        return young and LOCK not in os.listdir(self._fd)
 
     @property
     def named(self) -> tuple[str, str]:
@@ -136,7 +179,7 @@ class CaptureFolder:
 
     def has_records(self) -> bool:
         """Whether anything is recorded in it."""
-        return any(self._begun(name) for name in os.listdir(self._fd) if name.endswith((RECORD, f"{RECORD}{PART}")))
+        return any(self._begun(name) for name in os.listdir(self._fd) if name.endswith((*RECORDS, f"{RECORD}{PART}")))
 
     def keep(self, whole: bool) -> Path:
         """Gives it its lasting name, which says when it is not whole, and closes it; returns where it is.
@@ -170,13 +213,23 @@ class CaptureFolder:
     def settle(self, why: str) -> Path | None:
         """What becomes of it without a worker: kept as incomplete where anything is recorded (the path), else gone.
 
+        One that is not there, or is another's, is left alone. Closes it.
+
         Raises:
             OSError: it can't be opened or renamed.
         """
-        try:
-            self.open()
-        except FileNotFoundError:
-            return None
+        if not self.claimed:
+            try:
+                self.open()
+            except FileNotFoundError:
+                return None
+            # A worker that has just died lets go of its files one after the other.
+            until = time.monotonic() + _DYING_S
+            while self.claim() is False:
+                if time.monotonic() >= until:
+                    self.close()
+                    return None
+                time.sleep(_LOOK_S)
         if not self.has_records():
             self.remove()
             return None
@@ -185,7 +238,9 @@ class CaptureFolder:
         return self.keep(whole=False)
 
     def _begun(self, name: str) -> bool:
-        """Whether a record has more than its client's greeting."""
+        """Whether a record has anything; a native one more than its client's greeting."""
+        if not name.endswith((RECORD, f"{RECORD}{PART}")):
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size > 0
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd), "rb") as file:
             head = file.read(_GREETING_BYTES)
         at = len(form.MAGIC)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gputop_llm.capture import process
 from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.undo import Step
 from gputop_llm.errors import GputopError
 
 WATCHDOG = "gputop_llm.capture.watchdog"
@@ -45,6 +48,10 @@ class Guardian:
     def deadline(self, seconds: float) -> None:
         """What is done now is to be over within that time."""
         self._say(f"deadline {seconds:.3f}\n")
+
+    def undo(self, steps: Sequence[Step]) -> None:
+        """What is to be done when the worker dies from now on; in place of what was said before."""
+        self._say(f"undo {json.dumps(list(steps), separators=(',', ':'))}\n")
 
     def done(self) -> None:
         """All is settled: it ends."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputop_llm.capture.engine_watch import EngineSample
-from gputop_llm.capture.plan import NATIVE_COST, Plan, PlannedRank
+from gputop_llm.capture.plan import Plan, PlannedRank
 from gputop_llm.sources.procfs import GONE, PAGE_BYTES, ProcFs, Stat
 from gputop_llm.units import size
 
@@ -155,7 +155,7 @@ class Guards:
         if self._plan.window_s < WATCHED_S or since_start_s < 0:
             return None
         still_s = standing_still_s(self._samples())
-        allowed_s = NATIVE_COST.silence_s + STILL_S
+        allowed_s = self._plan.cost.silence_s + STILL_S
         return f"the engine has made no token for {still_s:.1f} s" if still_s and still_s > allowed_s else None
 
     def _rss_of(self, rank: PlannedRank) -> int | None:

@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gputop_llm.capture.folder import CaptureFolder, partial_folders
-from gputop_llm.capture.guards import stat_of
+from gputop_llm.capture.folder import partial_folders
 from gputop_llm.capture.inject import mapped_clients
 from gputop_llm.capture.inject.remote_script import remove_left
+from gputop_llm.capture.undo import steps_in, undo
 from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store import bundle_write
 
-#: A folder that doesn't say whose it is may be just being made; a bundle takes its time to be written.
-_YOUNG_S, _BUNDLE_S = 60.0, 900.0
+#: A bundle takes its time to be written.
+_BUNDLE_S = 900.0
+#: Whoever wrote a script that is younger may still be at work.
+_YOUNG_SCRIPT_S = 60.0
 _SOCKET = re.compile(r"\d+-\d+\.sock")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CRASHED = "the capture's own process and its watchdog are gone"
@@ -55,22 +57,22 @@ class Mapped:
     libraries: tuple[str, ...]
 
 
-def clean_up(folders: Sequence[Path], run_folders: Sequence[Path], proc: ProcFs | None = None) -> tuple[Leftover, ...]:
+def clean_up(folders: Sequence[Path], run_folders: Sequence[Path]) -> tuple[Leftover, ...]:
     """Removes what is left, and keeps what is recorded; returns what was found.
 
     Args:
         folders: where captures go.
         run_folders: where sockets of prepared servers are.
     """
-    proc = proc or ProcFs()
     found: list[Leftover] = []
     for folder in folders:
-        found += _captures(folder, proc)
+        found += _captures(folder)
         found += _bundles(folder)
     for folder in run_folders:
         found += _sockets(folder)
     found += [
-        Leftover("script", path, "removed: whoever wrote it is gone") for path in remove_left(_YOUNG_S, time.time())
+        Leftover("script", path, "removed: whoever wrote it is gone")
+        for path in remove_left(_YOUNG_SCRIPT_S, time.time())
     ]
     return tuple(found)
 
@@ -93,29 +95,23 @@ def mapped(proc: ProcFs | None = None) -> tuple[Mapped, ...]:
     return tuple(found)
 
 
-def _captures(folder: Path, proc: ProcFs) -> Iterator[Leftover]:
+def _captures(folder: Path) -> Iterator[Leftover]:
     for partial in partial_folders(folder):
         path = str(partial.path)
         try:
             partial.open()
-            if _at_work(partial, proc):
-                partial.close()
+            if partial.being_made or (claimed := partial.claim()) is False:
                 continue
-            partial.close()
-            kept = partial.settle(_CRASHED)
+            if claimed is None:
+                raise OSError("nobody can tell whether it still goes on, as its file system has no locks")
+            failed = undo(steps_in(partial.facts()))
+            kept = partial.settle("; ".join((_CRASHED, *failed)))
         except OSError as error:
             yield Leftover("capture", path, f"can't be settled: {(error.strerror or str(error)).lower()}")
             continue
+        finally:
+            partial.close()
         yield Leftover("capture", path, f"kept as {kept.name}" if kept is not None else "removed: nothing was recorded")
-
-
-def _at_work(partial: CaptureFolder, proc: ProcFs) -> bool:
-    worker = partial.facts().get("worker")
-    try:
-        pid, start_ticks = worker["pid"], worker["start_ticks"]  # type: ignore[index]
-        return stat_of(int(pid), int(start_ticks), proc) is not None
-    except (TypeError, KeyError, ValueError):
-        return time.time() - partial.inside.stat().st_mtime < _YOUNG_S
 
 
 def _bundles(folder: Path) -> Iterator[Leftover]:

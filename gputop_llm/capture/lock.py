@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
 from gputop_llm.sources.owner import user_name
+from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.units import uptime
 
 NAME = "gputop-llm/capture"
@@ -29,6 +30,8 @@ _PEER = struct.Struct("iII")
 _MOST_BYTES = 2048
 _ASK_WITHIN_S = 1.0
 _ANSWER_WITHIN_S = 0.2
+_MOST_UNIX_BYTES = 16 << 20
+_MOST_KILLED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Lock:
             raise LockTaken(
                 "cannot capture now",
                 holder.words(time.time()) if holder else "another capture has the node's lock",
-                "try again when it has ended",
+                f"try again when it has ended{_or_end(name)}",
             ) from None
         # What SO_PEERCRED tells of us is from this moment.
         self._socket.listen(16)
@@ -117,6 +120,26 @@ def held_by(name: str = NAME) -> Holder | None:
             while time.monotonic() < until and len(said) < _MOST_BYTES and (more := asking.recv(_MOST_BYTES)):
                 said += more
     return _holder(pid, uid, said)
+
+
+def _or_end(name: str) -> str:
+    """What to do about somebody who only keeps the name: nothing that they say can be trusted, whose socket it is can.
+
+    Names processes of others than this user only, as far as they can be seen.
+    """
+    proc = ProcFs()
+    try:
+        lines = proc.read("net/unix", _MOST_UNIX_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    sockets = {f"socket:[{row[6]}]" for line in lines if (row := line.split(None, 7))[7:] == [f"@{name}"]}
+    found = []
+    for pid in proc.pids():
+        with suppress(OSError, ValueError, KeyError):
+            theirs = int(proc.status(pid)["Uid"].split()[1]) != os.geteuid()
+            if theirs and not sockets.isdisjoint(proc.open_files(pid)):
+                found.append(str(pid))
+    return f"; if it is no capture: kill {' '.join(sorted(found, key=int)[:_MOST_KILLED])}" if found else ""
 
 
 def _holder(pid: int, uid: int, said: bytes) -> Holder:

@@ -6,6 +6,8 @@ import json
 import threading
 from typing import IO, Any
 
+from gputop_llm.redact_argv import redact_record
+
 #: A line that is longer is no order; a frame of 64 processes has some 100 KB.
 _MOST_LINE = 4 << 20
 _MOST_FRAMES = 600
@@ -37,7 +39,7 @@ class Orders:
         return self._first
 
     def frames(self) -> tuple[str, ...]:
-        """The frames that were handed over, oldest first; each a line of JSON."""
+        """The frames that were handed over, oldest first; each a line of JSON without secrets."""
         with self._lock:
             return tuple(self._frames)
 
@@ -52,7 +54,10 @@ class Orders:
 
     def _take(self, line: bytes) -> None:
         if line.startswith(b'{"frame":') and line.endswith(b"}\n"):
-            frame = line[len(b'{"frame":') : -2].decode("utf-8", "replace")
+            try:
+                frame = _public(line[len(b'{"frame":') : -2])
+            except (ValueError, RecursionError):
+                return
             with self._lock:
                 if len(self._frames) < _MOST_FRAMES and self._frames_bytes + len(frame) <= _MOST_FRAMES_BYTES:
                     self._frames.append(frame)
@@ -65,3 +70,8 @@ class Orders:
         if self._first is None and isinstance(order, dict):
             self._first = order
             self._told.set()
+
+
+def _public(frame: bytes) -> str:
+    """Whoever handed it over should have taken the secrets out, and may not have."""
+    return json.dumps(redact_record(json.loads(frame)), separators=(",", ":"), allow_nan=False)

@@ -7,12 +7,14 @@ by PID and start time, so that a PID that is used again by another process is ne
 from __future__ import annotations
 
 import re
+import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gputop_llm.capture.way import Cost, Seen, Way
 from gputop_llm.errors import NothingFound, UsageError
 from gputop_llm.follow import describe
 from gputop_llm.model import EngineFrame, Target, TargetProcess
@@ -28,29 +30,7 @@ ALL_KINDS = ("kernels", "copies", "memsets", "runtime", "driver")
 #: Per second of window and rank; 0.5 s of a small model at 32 streams were 12 MB with all API calls.
 BYTES_PER_S = 96 << 20
 LEAST_BYTES, MOST_BYTES = 64 << 20, 1 << 30
-#: By how much the wait of a thread that is borrowed may become longer (capture/inject/waits.py).
-LATER_S = 1.0
 _SAFE = re.compile(r"[^A-Za-z0-9.]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a kind of capture was seen to cost on a loaded engine.
-
-    Args:
-        silence_s: added to the longest time without a token; 0.0 when none was seen.
-        loss_pct: low and high of the token rate that was missing over `over_s` seconds around the window.
-        seen: where that was measured.
-    """
-
-    silence_s: float
-    loss_pct: tuple[float, float]
-    over_s: float
-    seen: str
-
-
-#: Windows of 0.5 s, CUPTI 13.0; docs/capture.md has the figures.
-NATIVE_COST = Cost(0.0, (5.0, 10.0), 5.0, "vLLM 0.24, 32 streams, one H200")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +52,7 @@ class PlannedRank:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One native window in all processes of a target.
+    """One capture of all processes of a target.
 
     Args:
         target: in words; `argv` has its secrets blanked.
@@ -82,6 +62,10 @@ class Plan:
         url: the engine's metrics page, to watch what the window costs; None where there is none.
         at_s: wall time at which the plan was made.
         steps: how many engine steps were asked for, where it was steps.
+        kinds: what a native window records.
+        route: by which way (`ways.WAYS`).
+        options: what only that way knows; JSON.
+        armed: the symptom that fired it, with its evidence (`armed.evidence_of`); None where somebody asked for it.
     """
 
     target: str
@@ -101,6 +85,9 @@ class Plan:
     user: str | None = None
     steps: int | None = None
     kinds: tuple[str, ...] = ALL_KINDS
+    route: str = "native"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    armed: Mapping[str, Any] | None = None
 
     @property
     def path(self) -> Path:
@@ -108,44 +95,38 @@ class Plan:
         return Path(self.folder) / self.name
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes that will be touched."""
-        return tuple(rank.pid for rank in self.ranks)
+    def cost(self) -> Cost:
+        """What it is expected to cost."""
+        return self._way().cost
 
     def facts(self) -> tuple[tuple[str, str], ...]:
         """What must be known before saying yes, as (label, text)."""
-        cost = NATIVE_COST
-        low, high = cost.loss_pct
-        together = "; all at once" if len(self.ranks) > 1 else ""
+        words = self._way().words(self)
         return (
-            ("what", f"record what the GPU and its API calls do in {self.target}"),
-            (
-                "how",
-                f"a small library is loaded into {_processes(self.ranks)}, through a thread that waits in the kernel "
-                f"(stopped for about a millisecond; its wait may last up to {LATER_S:g} s longer, twice at most), "
-                f"and records on a thread of its own{together}",
-            ),
+            ("what", words.what),
+            ("route", words.title),
+            ("how", words.how),
             ("how long", f"{_seconds(self.window_s)}{f' (about {self.steps} steps)' if self.steps else ''}"),
-            (
-                "cost",
-                f"no added silence, {low:.0f}–{high:.0f} % of the token rate over {_seconds(cost.over_s)} around a "
-                f"window of {_seconds(DEFAULT_WINDOW_S)} (as seen: {cost.seen}); what it really cost is in the verdict",
-            ),
+            ("cost", f"{_expected(self.cost)}; what it really cost is in the verdict"),
             (
                 "written",
                 f"a folder of its own in {self.folder}, at most {size(self.max_bytes * len(self.ranks))}; "
-                "nothing on the target's side",
+                f"{words.written}",
             ),
-            (
-                "stays",
-                "the library stays mapped in each process, idle, until that process ends (the next window uses it)",
-            ),
-            (
-                "ends",
-                "by itself when the time, bytes, disk or memory bound is reached or the engine stalls; at once by "
-                "cancelling, or when this program or its terminal is gone. The engine is never signalled or restarted",
-            ),
+            ("stays", words.stays),
+            ("ends", words.ends),
         )
+
+    def processes(self) -> str:
+        """The processes that will be touched, in words."""
+        if len(self.ranks) == 1:
+            return f"PID {self.ranks[0].pid}"
+        return f"{len(self.ranks)} processes (PID {', '.join(str(rank.pid) for rank in self.ranks)})"
+
+    def _way(self) -> Way:
+        from gputop_llm.capture.ways import way_of
+
+        return way_of(self.route)
 
 
 def make_plan(
@@ -157,18 +138,24 @@ def make_plan(
     engine: EngineFrame | None = None,
     now_s: float | None = None,
     proc: ProcFs | None = None,
+    route: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a native window in all processes of the target that hold GPU contexts.
+    """The plan of a capture of all processes of the target that hold GPU contexts.
 
     Args:
         folder: where captures go.
         seconds, steps: how long; `steps` needs the engine's steps/s. Neither: half a second.
         engine: the target's metrics at the moment.
+        route: by which way; None: the best that is open.
+        options: for that way.
 
     Raises:
         NothingFound: none of its processes can be seen from here to use a GPU.
-        UsageError: the window is too short or too long, or steps can't be told.
+        UsageError: the window is too short or too long, steps can't be told, or there is no such way.
     """
+    from gputop_llm.capture.ways import best_way, way_of
+
     proc = proc or ProcFs()
     now_s = time.time() if now_s is None else now_s
     window_s = _window_s(seconds, steps, engine)
@@ -179,6 +166,8 @@ def make_plan(
             _why_none(target),
             "`gputop-llm doctor` says what can be seen from here",
         )
+    seen = [Seen(rank.pid, rank.start_ticks, proc, target) for rank in ranks]
+    way = way_of(route) if route is not None else best_way(seen)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     words = _SAFE.sub("-", f"{target.engine} {(target.model or '').rpartition('/')[2]}").strip("-.")[:60]
     return Plan(
@@ -189,7 +178,8 @@ def make_plan(
         window_s=window_s,
         max_bytes=int(min(MOST_BYTES, max(LEAST_BYTES, window_s * BYTES_PER_S))),
         folder=str(folder.absolute()),
-        name=f"{stamp}-{words}-{ranks[0].pid}",
+        # Two in one second, of one target or of two PID namespaces, must not meet.
+        name=f"{stamp}-{words}-{ranks[0].pid}-{secrets.token_hex(3)}",
         at_s=now_s,
         url=target.urls[0] if target.urls else None,
         model=target.model,
@@ -198,6 +188,8 @@ def make_plan(
         container=target.container,
         user=target.user,
         steps=steps,
+        route=way.key,
+        options={**way.options, **(options or {})},
     )
 
 
@@ -256,10 +248,15 @@ def _window_s(seconds: float | None, steps: int | None, engine: EngineFrame | No
     return seconds
 
 
-def _processes(ranks: Sequence[PlannedRank]) -> str:
-    if len(ranks) == 1:
-        return f"PID {ranks[0].pid}"
-    return f"{len(ranks)} processes (PID {', '.join(str(rank.pid) for rank in ranks)})"
+def _expected(cost: Cost) -> str:
+    silence = f"about {_seconds(cost.silence_s)} without a token" if cost.silence_s else "no added silence"
+    if cost.loss_pct is None:
+        return f"{silence} ({cost.seen})"
+    low, high = cost.loss_pct
+    return (
+        f"{silence}, {low:.0f}–{high:.0f} % of the token rate over {_seconds(cost.over_s)} around a "
+        f"window of {_seconds(DEFAULT_WINDOW_S)} (as seen: {cost.seen})"
+    )
 
 
 def _seconds(value: float) -> str:

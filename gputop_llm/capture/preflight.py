@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gputop_llm.capture import clients
 from gputop_llm.capture.conflicts import has_cuda, other_profiler
 from gputop_llm.capture.guards import disk_at, disk_full, process_trouble
 from gputop_llm.capture.plan import Plan, PlannedRank
+from gputop_llm.capture.way import Route, Seen
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import GONE, ProcFs
 
@@ -27,6 +29,17 @@ def check(plan: Plan, prepared: set[int], proc: ProcFs | None = None) -> None:
         Refused: something is in the way.
     """
     proc = proc or ProcFs()
+    check_room(plan)
+    for rank in plan.ranks:
+        _check_process(rank, rank.pid in prepared, proc)
+
+
+def check_room(plan: Plan) -> None:
+    """Looks at the disk alone.
+
+    Raises:
+        Refused: there is too little room.
+    """
     try:
         full = disk_full(disk_at(Path(plan.folder)), plan.max_bytes * len(plan.ranks))
     except OSError as error:
@@ -37,8 +50,21 @@ def check(plan: Plan, prepared: set[int], proc: ProcFs | None = None) -> None:
             f"too little room in {plan.folder}: {full}",
             "free some, or name another place with --output",
         )
+
+
+def check_ways(plan: Plan, look: Callable[[Seen], Sequence[Route]], proc: ProcFs | None = None) -> None:
+    """Looks whether each process can answer, and whether a way into it is still open.
+
+    Raises:
+        Refused: a process has ended or is stopped, or no route into it is open.
+    """
+    proc = proc or ProcFs()
     for rank in plan.ranks:
-        _check_process(rank, rank.pid in prepared, proc)
+        if (trouble := process_trouble(rank, proc)) is not None:
+            raise Refused("cannot capture", trouble, "try again when the engine serves")
+        routes = look(Seen(rank.pid, rank.start_ticks, proc))
+        if not any(route.state == "open" for route in routes):
+            raise Refused(f"cannot capture PID {rank.pid} ({rank.title})", routes[0].why, routes[0].opens)
 
 
 def _check_process(rank: PlannedRank, prepared: bool, proc: ProcFs) -> None:

@@ -12,9 +12,6 @@ from typing import Any, Literal
 Stage = Literal["lock", "preflight", "inject", "start", "recording", "finishing", "recovering", "ended"]
 Outcome = Literal["done", "incomplete", "cancelled", "refused", "failed"]
 
-STAGES: tuple[Stage, ...] = (
-    "lock", "preflight", "inject", "start", "recording", "finishing", "recovering", "ended",
-)  # fmt: skip
 #: No line is longer; what is longer is no progress.
 MOST_BYTES = 64 << 10
 
@@ -30,10 +27,11 @@ class Progress:
         records_bytes: received so far from all ranks.
         outcome: with stage "ended" only. "done": whole; "incomplete": ended early by a guard or the target, what was
             recorded is kept; "cancelled": by the user, or because the monitor went away (what was recorded is kept, if
-            anything was); "refused": nothing was done to the target; "failed": nothing could be recorded.
-        path: with "ended": the capture's folder; None where there is none.
+            anything was); "refused": nothing was done to the target; "failed": it could not be carried through.
+        path: with "ended": the capture's folder; None where nothing was recorded.
         what, why, todo: with "ended": the sentence of any other outcome than "done".
-        details: figures for the curious. With "recovering": `records` is the folder of the records, all of them whole.
+        details: with "recovering": `records` is the folder of the records, all of them whole. With "ended":
+            `recovered`, whether the engine was back at its pace; `bundle_error`, why there is no verdict.
     """
 
     stage: Stage

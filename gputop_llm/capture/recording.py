@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gputop_llm.capture.guards import LATE_S, Guards
 from gputop_llm.capture.plan import Plan
 from gputop_llm.capture.preflight import Refused
+from gputop_llm.capture.way import Recorded
 from gputop_llm.capture.window import Window
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline.native_format import VERSION, EndReason
@@ -24,14 +24,6 @@ _EARLY = {
     EndReason.PROFILER_TOOK_OVER: "another profiler took CUPTI over",
     EndReason.STOPPED: "it was told to stop",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """How a window went: `cancelled`, or `trouble` that ended it early (a clause); neither: as planned."""
-
-    cancelled: bool = False
-    trouble: str | None = None
 
 
 def greet(window: Window, cancelled: Callable[[], bool]) -> None:

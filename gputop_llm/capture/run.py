@@ -21,7 +21,8 @@ from gputop_llm.capture.progress import MOST_BYTES, Progress, progress_of
 from gputop_llm.model import Frame
 
 WORKER = "gputop_llm.capture.worker"
-#: Above every deadline of the worker and of its watchdog.
+#: A cancel ends each of the worker's steps sooner; only the verdict of a window that was cancelled before may take
+#: longer, and is finished without us.
 _END_WITHIN_S = 30.0
 _LOOK_S = 0.2
 _ASK_WITHIN_S = 1.0

@@ -2,13 +2,15 @@
 
 Run by the worker before it touches anything, as a process of its own, with the capture's folder and name as arguments,
 and a handle of the worker (pidfd) as a third where the kernel has such. The worker writes lines to its standard input:
-`deadline SECONDS` (from now; the last one counts) and, in the end, `done`. The end of that input without `done` is the
+`deadline SECONDS` (from now; the last one counts), `undo JSON` (the steps that end what doesn't end by itself; the last
+ones count) and, in the end, `done`. The end of that input without `done` is the
 worker's death. Only the worker is ever killed, by a handle that can't come to mean another process, and never the
-target: what runs in there ends when its pipes break.
+target: what runs in there ends when its pipes break, or by the steps.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -18,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.undo import Step, undo
 
 #: Between asking the worker to end and killing it.
 GRACE_S = 5.0
@@ -33,13 +36,15 @@ def main() -> None:
     folder = CaptureFolder(Path(sys.argv[1]), sys.argv[2])
     worker = int(sys.argv[3]) if len(sys.argv) > 3 else None
     os.write(1, b"armed\n")
-    if (why := _watch(worker)) is not None:
+    steps: list[Step] = []
+    if (why := _watch(worker, steps)) is not None:
+        failed = undo(steps)
         with suppress(OSError):
-            folder.settle(why)
+            folder.settle("; ".join((why, *failed)))
 
 
-def _watch(worker: int | None) -> str | None:
-    """Why the worker's work is to be settled; None when it did so itself."""
+def _watch(worker: int | None, steps: list[Step]) -> str | None:
+    """Why the worker's work is to be settled, and in `steps` how; None when it did so itself."""
     until = time.monotonic() + _FIRST_DEADLINE_S
     rest = b""
     asked = overran = False
@@ -55,6 +60,8 @@ def _watch(worker: int | None) -> str | None:
                     return None
                 if word == b"deadline" and not asked:
                     until = time.monotonic() + float(value)
+                if word == b"undo":
+                    steps[:] = json.loads(value)
         elif worker is None or overran:
             # It can't be ended, or is in a call that nothing ends: its work goes to whoever looks for leftovers.
             return None

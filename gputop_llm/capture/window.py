@@ -81,6 +81,7 @@ class Window:
         self._max_bytes = max_bytes
         self.starts_ns: int | None = None
         self.stopped = False
+        self._away = False
         self.members: list[Member] = []
         self._poll = select.poll()
         self._by_fd: dict[int, Member] = {}
@@ -148,7 +149,14 @@ class Window:
                     break
 
     def put_away(self) -> None:
-        """Closes everything; whole records get their own names. Clients that go on find their pipes broken and end."""
+        """Closes everything; whole records get their own names. Clients that go on find their pipes broken and end.
+
+        Safe to call twice.
+        """
+        # The numbers of what is closed soon stand for something else.
+        away, self._away = self._away, True
+        if away:
+            return
         for member in self.members:
             self._part(member)
             member.stream.close()

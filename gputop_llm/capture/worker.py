@@ -2,7 +2,7 @@
 
 It is told its plan by standard input, whose end cancels, and tells its progress by standard output. Whatever happens to
 it: its locks and pipes are the kernel's to take back, the clients in the target end when their pipes break, and its
-watchdog settles the folder.
+watchdog undoes what doesn't end by itself and settles the folder.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gputop_llm import __version__
-from gputop_llm.capture import clients, recording
-from gputop_llm.capture.clients import Reached
 from gputop_llm.capture.engine_watch import EngineSample, EngineWatch, sample_line
 from gputop_llm.capture.folder import FACTS, CaptureFolder
 from gputop_llm.capture.guardian import Guardian
-from gputop_llm.capture.guards import Guards
 from gputop_llm.capture.lock import Lock
 from gputop_llm.capture.orders import Orders
 from gputop_llm.capture.plan import RECOVERY_S, Plan, plan_json, plan_of
-from gputop_llm.capture.preflight import Refused, check
+from gputop_llm.capture.preflight import Refused
 from gputop_llm.capture.progress import Progress, Stage, Teller
 from gputop_llm.capture.recovery import recovered
-from gputop_llm.capture.window import Window
+from gputop_llm.capture.undo import Step, public
+from gputop_llm.capture.way import Recorded, Setting
+from gputop_llm.capture.ways import way_of
 from gputop_llm.errors import GputopError
+from gputop_llm.redact_argv import redact_record
 from gputop_llm.sources.base import Source
 from gputop_llm.sources.procfs import ProcFs
-from gputop_llm.timeline.native_format import Kinds
 
 SCHEMA = 1
 ENGINE_LINES, FRAME_LINES = "engine.jsonl", "frames.jsonl"
 _ORDER_WITHIN_S = 20.0
-_PREPARE_S, _INJECT_S, _FINISH_S, _VERDICT_S = 20.0, 5.0, 30.0, 300.0
+_PREPARE_S, _FINISH_S, _VERDICT_S = 20.0, 30.0, 300.0
 #: The verdict is worked out on the node that serves: whoever wants the CPU more may have it.
 _NICE = 5
 #: Of the engine's own pace before anything is done to it, where the monitor has not seen it already.
@@ -69,7 +69,9 @@ def main() -> None:
     except Exception as bug:  # noqa: BLE001 - whoever waits must be told
         ended = Progress("ended", outcome="failed", what="the capture failed", why=f"{type(bug).__name__}: {bug}")
     finally:
-        worker.settle()
+        kept = worker.settle()
+    if kept is not None and ended.path is None:
+        ended = replace(ended, path=str(kept), todo="what was recorded until then is kept")
     teller.tell_last(ended)
 
 
@@ -92,20 +94,23 @@ class Worker:
         self._lock: Lock | None = None
         self._guardian: Guardian | None = None
         self._watch: EngineWatch | None = None
-        self._window: Window | None = None
         self._folder = CaptureFolder(Path(plan.folder), plan.name)
         self._kept: Path | None = None
-        self._reached: list[Reached] = []
         self._before = tuple(EngineSample(**sample) for sample in order.get("samples", ()))
         self._facts: dict[str, Any] = {
             "schema": SCHEMA,
             "version": __version__,
-            "kind": "native",
+            "kind": plan.route,
             "plan": plan_json(plan),
             "node": platform.node(),
             "kernel": platform.release(),
             "worker": {"pid": os.getpid(), "start_ticks": ProcFs().stat(os.getpid()).start_ticks},
         }
+        setting = Setting(
+            plan, self._folder, order, self._samples, orders.cancelled.is_set,
+            self._tell, self._tell_recording, self._deadline, self._undo,
+        )  # fmt: skip
+        self._taker = way_of(plan.route).taker(setting)
 
     def capture(self) -> Progress:
         """Takes it; returns how it ended.
@@ -114,59 +119,46 @@ class Worker:
             Refused: nothing was done to the target.
             GputopError: nothing could be recorded.
         """
-        plan = self._plan
         self._tell("lock", "taking the node's capture lock")
         self._lock = self._take_lock()
         self._guardian = Guardian(self._folder)
-        self._guardian.deadline(_PREPARE_S)
+        self._deadline(_PREPARE_S)
         self._folder.make()
         self._store()
         self._tell("preflight", "looking at the target once more")
         self._watch_engine()
-        prepared = self._prepared()
-        check(plan, set(prepared))
+        taker = self._taker
+        taker.prepare()
         if not self._pace_known():
             return self._cancelled()
         began_ns = time.monotonic_ns()
-        if not self._reach(prepared):
-            return self._cancelled()
-        channels = [(rank.file, one.channel) for rank, one in zip(plan.ranks, self._reached, strict=True)]
-        kinds = Kinds(sum(Kinds[name.upper()] for name in plan.kinds))
-        self._window = window = Window(channels, self._folder, kinds, int(plan.window_s * 1e9), plan.max_bytes)
-        self._tell("start", "waiting for the clients")
-        self._guardian.deadline(recording.HELLO_WITHIN_S + 5.0)
-        recording.greet(window, self._orders.cancelled.is_set)
+        taker.begin()
         if self._orders.cancelled.is_set():
             return self._cancelled()
-        self._guardian.deadline(recording.deadline_s(plan))
-        guards = Guards(plan, self._folder.inside, self._samples)
-        done = recording.record(window, plan, guards, self._orders.cancelled.is_set, self._tell_recording)
+        done = taker.follow()
+        self._deadline(_FINISH_S)
+        missing = taker.stop()
+        if done.trouble is None and missing is not None:
+            done = Recorded(done.cancelled, missing)
         ended_ns = time.monotonic_ns()
-        self._guardian.deadline(_FINISH_S)
-        window.put_away()
-        self._facts |= {"touched_mono_ns": began_ns, "ended_mono_ns": ended_ns, "starts_mono_ns": window.starts_ns}
+        self._facts |= {"touched_mono_ns": began_ns, "ended_mono_ns": ended_ns, "starts_mono_ns": taker.starts_ns}
         self._tell("finishing", "putting the record away")
         return self._finish(done, began_ns, ended_ns)
 
-    def settle(self) -> None:
-        """Lets go of everything, whatever happened before. What is recorded is kept."""
+    def settle(self) -> Path | None:
+        """Lets go of everything, whatever happened before; returns where anything that is recorded is kept."""
         if self._watch is not None:
             self._watch.close()
-        if self._window is not None:
-            self._window.put_away()
-        else:
-            for one in self._reached:
-                for fd in {one.channel.commands, one.channel.records}:
-                    with suppress(OSError):
-                        os.close(fd)
-        if self._kept is None:
+        self._taker.close()
+        # One of that name that this worker has not made is another's.
+        if self._kept is None and self._folder.claimed:
             with suppress(OSError):
-                self._folder.close()
-                self._folder.settle("the capture failed")
+                self._kept = self._folder.settle("the capture failed")
         if self._guardian is not None:
             self._guardian.done()
         if self._lock is not None:
             self._lock.release()
+        return self._kept
 
     # -- before the window -------------------------------------------------
 
@@ -185,10 +177,6 @@ class Worker:
         except GputopError as failure:
             self._facts["engine_error"] = failure.sentence()
 
-    def _prepared(self) -> dict[int, Reached]:
-        found = {rank.pid: clients.reach_prepared(rank) for rank in self._plan.ranks}
-        return {pid: one for pid, one in found.items() if one is not None}
-
     def _pace_known(self) -> bool:
         """Waits until the engine's own pace is known; false when cancelled meanwhile."""
         until = time.monotonic() + _BEFORE_S if self._watch is not None else 0.0
@@ -198,24 +186,11 @@ class Worker:
             time.sleep(_TICK_S)
         return not self._orders.cancelled.is_set()
 
-    def _reach(self, prepared: dict[int, Reached]) -> bool:
-        """Reaches the client of every rank; false when cancelled meanwhile."""
-        for rank in self._plan.ranks:
-            if self._orders.cancelled.is_set():
-                return False
-            assert self._guardian is not None
-            self._guardian.deadline(_INJECT_S + 10.0)
-            self._tell("inject", f"PID {rank.pid} ({rank.title})")
-            self._reached.append(prepared.get(rank.pid) or clients.inject(rank, _INJECT_S))
-        return True
-
     # -- after it ----------------------------------------------------------
 
-    def _finish(self, done: recording.Recorded, began_ns: int, ended_ns: int) -> Progress:
-        window = self._window
-        assert window is not None
-        self._facts["ranks"] = [self._rank_facts(position) for position in range(len(window.members))]
-        if not any(member.stream.started_ns for member in window.members):
+    def _finish(self, done: Recorded, began_ns: int, ended_ns: int) -> Progress:
+        self._facts |= self._taker.facts()
+        if not self._taker.recorded():
             if done.cancelled:
                 return self._cancelled()
             raise GputopError("nothing was recorded", done.trouble or "no client began")
@@ -233,7 +208,7 @@ class Worker:
         todo = "what was recorded until then is kept" if outcome != "done" else ""
         return Progress(
             "ended",
-            records_bytes=window.bytes,
+            records_bytes=self._taker.bytes,
             outcome=outcome,  # type: ignore[arg-type]
             path=str(path),
             details={name: self._facts[name] for name in ("recovered", "bundle_error") if name in self._facts},
@@ -248,13 +223,19 @@ class Worker:
         from gputop_llm.capture.bundling import bundled
 
         self._kept = folder
+        # Of a window that was cancelled there is a verdict as well; a cancel from now on ends the making of it.
+        before = self._orders.cancelled.is_set()
         self._tell("finishing", "making the verdict")
-        assert self._guardian is not None
-        self._guardian.deadline(_VERDICT_S)
+        self._deadline(_VERDICT_S)
+        # The target is as it was before: others need not wait for the verdict.
+        assert self._lock is not None
+        self._lock.release()
+        if self._watch is not None:
+            self._watch.close()
         with suppress(OSError):
             os.nice(_NICE)
         try:
-            self._kept = bundled(folder)
+            self._kept = bundled(folder, lambda: self._orders.cancelled.is_set() and not before)
         except GputopError as failure:
             self._facts["bundle_error"] = failure.sentence()
         except Exception as bug:  # noqa: BLE001 - the record is whole, whatever its verdict runs into
@@ -273,8 +254,7 @@ class Worker:
         # Whoever waits for the verdict can read what is recorded meanwhile.
         records = {"records": str(self._folder.path)}
         self._tell("recovering", "watching the engine come back to its pace", records)
-        assert self._guardian is not None
-        self._guardian.deadline(RECOVERY_S + _FINISH_S)
+        self._deadline(RECOVERY_S + _FINISH_S)
         while True:
             since_s = (time.monotonic_ns() - ended_ns) / 1e9
             back = recovered(self._samples(), began_ns, ended_ns)
@@ -282,27 +262,6 @@ class Worker:
             if enough or since_s >= RECOVERY_S or self._orders.cancelled.is_set():
                 return back
             time.sleep(_TICK_S)
-
-    def _rank_facts(self, position: int) -> dict[str, Any]:
-        assert self._window is not None
-        member, reached = self._window.members[position], self._reached[position]
-        stream = member.stream
-        rank = self._plan.ranks[position]
-        return {
-            "file": member.name,
-            "pid": rank.pid,
-            "rank": rank.rank,
-            "reached_by": reached.how,
-            **reached.details,
-            "bytes": stream.bytes,
-            "whole": stream.end is not None,
-            "cupti_version": stream.hello.cupti_version if stream.hello else None,
-            "cupti_library": stream.hello.library if stream.hello else None,
-            "enabling_ms": stream.enabling_ns / 1e6 if stream.enabling_ns is not None else None,
-            "ending_ms": stream.end.took_ns / 1e6 if stream.end else None,
-            "end_reason": stream.end.reason if stream.end else None,
-            "dropped": stream.end.dropped if stream.end else None,
-        }
 
     def _samples(self) -> Sequence[EngineSample]:
         return (*self._before, *(self._watch.samples() if self._watch is not None else ()))
@@ -316,18 +275,32 @@ class Worker:
                 self._folder.write_text(ENGINE_LINES, "".join(f"{sample_line(one)}\n" for one in samples))
             if frames := self._orders.frames():
                 self._folder.write_text(FRAME_LINES, "".join(f"{one}\n" for one in frames))
-            self._folder.write_json(FACTS, self._facts)
+            self._folder.write_json(FACTS, redact_record(self._facts))
 
     # -- telling -----------------------------------------------------------
 
     def _tell(self, stage: Stage, text: str, details: Mapping[str, Any] | None = None) -> None:
         self._teller.tell(Progress(stage, text, details=details or {}))
 
-    def _tell_recording(self, window: Window) -> None:
+    def _tell_recording(self, share: float | None, recorded_bytes: int) -> None:
         now = time.monotonic()
         if now - self._told_at >= _TELL_EVERY_S:
             self._told_at = now
-            self._teller.tell(Progress("recording", "recording", window.share, window.bytes))
+            self._teller.tell(Progress("recording", "recording", share, recorded_bytes))
+
+    # -- the watchdog ------------------------------------------------------
+
+    def _deadline(self, seconds: float) -> None:
+        assert self._guardian is not None
+        self._guardian.deadline(seconds)
+
+    def _undo(self, steps: Sequence[Step]) -> None:
+        """Written down as well: should the watchdog die, too, `doctor --leftovers` finds it."""
+        assert self._guardian is not None
+        self._guardian.undo(steps)
+        self._facts["undo"] = public(steps)
+        with suppress(OSError):
+            self._folder.write_json(FACTS, redact_record(self._facts))
 
 
 def _metrics(url: str, api_key: str | None, ca_file: str | None) -> Source[Any]:

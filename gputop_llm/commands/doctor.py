@@ -14,7 +14,7 @@ from gputop_llm import __version__, paths
 from gputop_llm.capture import leftovers
 from gputop_llm.capture.doctor import Examined, Process, examine
 from gputop_llm.capture.leftovers import Leftover, Mapped
-from gputop_llm.capture.routes import Route
+from gputop_llm.capture.way import Route
 from gputop_llm.commands import output
 from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.commands.snapshot import settled_frame
@@ -25,7 +25,7 @@ from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import plain
 
 SCHEMA = "gputop-llm/doctor/1"
-_MARKS = {"open": "open", "closed": "no", "unbuilt": "later"}
+_MARKS = {"open": "open", "closed": "no"}
 
 
 def run(arguments: Namespace) -> int:
@@ -67,8 +67,9 @@ def _examined_lines(examined: Examined) -> Iterator[str]:
     for routes, processes in _alike(examined.processes):
         yield ""
         yield ", ".join(f"PID {one.pid} ({one.title}, user {one.user or 'unknown'})" for one in processes)
-        for route in routes:
-            yield f"  {_MARKS[route.state]:<6} {route.title}{_because(route)}"
+        yield from (f"  {_MARKS[one.state]:<6} {one.title}{_because(one)}" for one in routes if one.state in _MARKS)
+        if later := "; ".join(one.title for one in routes if one.state == "unbuilt"):
+            yield f"  later  not built yet: {later}"
     yield ""
     yield f"this user      {'root' if examined.root else 'not root'}"
     yield f"capture lock   {examined.holder.words(time.time()) if examined.holder is not None else 'free'}"
@@ -87,8 +88,6 @@ def _alike(processes: tuple[Process, ...]) -> Iterator[tuple[tuple[Route, ...], 
 def _because(route: Route) -> str:
     if route.state == "open":
         return ""
-    if route.state == "unbuilt":
-        return f": {route.why}; it will need {route.opens}"
     return f": {route.why}{f' -> {route.opens}' if route.opens else ''}"
 
 

@@ -26,11 +26,15 @@ class CannotStart(GputopError):
 
 
 def run(arguments: Namespace) -> int:
-    """Becomes the program: its input, output, signals and exit code are those of this process."""
+    """Becomes the program, or nsys's keeper of it: its input, output, signals and exit code are this process's."""
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise UsageError("run needs a command", todo="gputop-llm run -- vllm serve MODEL")
-    _become(argv)
+    if not arguments.nsys:
+        _become(argv)
+    from gputop_llm.commands.run_nsys import launch
+
+    return launch(argv)
 
 
 def _become(argv: Sequence[str]) -> NoReturn:

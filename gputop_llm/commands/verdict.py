@@ -9,6 +9,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -33,7 +34,7 @@ def run(arguments: Namespace) -> int:
     from gputop_llm.timeline.read import read_capture
     from gputop_llm.verdict.assemble import judge
 
-    files, pace = expanded([Path(name) for name in arguments.files])
+    files, pace, notes = expanded([Path(name) for name in arguments.files])
     written = None if arguments.perfetto is None else _distinct(Path(arguments.perfetto), files)
     with _Progress() as progress:
         with _interruptible() as stopped:
@@ -50,6 +51,7 @@ def run(arguments: Namespace) -> int:
         # Here nothing lies about that must be removed: Ctrl-C may come as an exception, at once.
         progress.begin("analysing")
         verdict = judge(timeline, pace=pace, progress=progress.show)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
     if arguments.json:
         from gputop_llm.report import verdict_json
 

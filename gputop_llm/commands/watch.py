@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import time
 from argparse import Namespace
 
 from gputop_llm.commands import output
 from gputop_llm.commands.live import session_on, settings
+from gputop_llm.commands.newest import Newest
 from gputop_llm.commands.snapshot import PATIENCE_S
 from gputop_llm.errors import ExitCode, UsageError
-from gputop_llm.model import Frame
 from gputop_llm.node import driver_here
 from gputop_llm.report.jsonform import frame_line
 from gputop_llm.report.outcome import judge
-
-
-class _Newest:
-    """Hands the newest frame from the session's thread to this one; older ones that nobody took are skipped.
-
-    A `SimpleQueue` wakes the reader: it is the one that a signal handler may use.
-    """
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self._frame: Frame | None = None
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def put(self, frame: Frame) -> None:
-        self._frame = frame
-        if self._wake.empty():
-            self._wake.put(None)
-
-    def stop(self, *_: object) -> None:
-        """Also a signal handler."""
-        self.stopped = True
-        self._wake.put(None)
-
-    def get(self) -> Frame | None:
-        """The newest frame; None when it is time to stop."""
-        self._wake.get()
-        return None if self.stopped else self._frame
 
 
 def run(arguments: Namespace) -> int:
@@ -53,7 +25,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.json:
         raise UsageError("watch has one form only", todo="add --json; `gputop-llm` itself is for eyes")
     config = settings(arguments)
-    newest = _Newest()
+    newest = Newest()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, newest.stop)
     with session_on(config, arguments, arguments.demo) as session:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from gputop_llm.capture.plan import Plan, PlannedRank
+from gputop_llm.capture.folder import FACTS
+from gputop_llm.capture.plan import DEFAULT_WINDOW_S, Plan, PlannedRank, plan_json
 from gputop_llm.capture.progress import Progress
 from gputop_llm.demo.record import Shape, record
+from gputop_llm.demo.stacks import simulated_flames, simulated_stacks
 from gputop_llm.errors import GputopError
 from gputop_llm.follow import describe
 from gputop_llm.model import Frame, Target
+from gputop_llm.model.stacks import Flame, StackReport
 
 _LOOK_S = 0.05
 _IDLE_STEP_S = 0.05
@@ -43,7 +48,15 @@ class SimulatedRoute:
         self._frame: Frame | None = None
         self._count = 0
 
-    def plan(self, frame: Frame, target: Target, window_s: float) -> Plan:
+    def plan(
+        self,
+        frame: Frame,
+        target: Target,
+        window_s: float | None = None,
+        steps: int | None = None,
+        route: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Plan:
         self._frame = frame
         ranks = [p for p in target.processes if p.pid is not None and p.gpus]
         self._count += 1
@@ -52,7 +65,7 @@ class SimulatedRoute:
             key=target.key,
             engine=target.engine,
             ranks=tuple(PlannedRank(n, p.pid or 0, 0, p.title, p.rank, p.gpus) for n, p in enumerate(ranks)),
-            window_s=window_s,
+            window_s=DEFAULT_WINDOW_S if window_s is None else window_s,
             max_bytes=64 << 20,
             folder=self._folder.name,
             name=f"simulated-{self._count}",
@@ -62,6 +75,12 @@ class SimulatedRoute:
 
     def begin(self, plan: Plan, frames: Sequence[str], before: Sequence[Frame]) -> SimulatedRun:
         return SimulatedRun(plan, _shape(self._frame))
+
+    def stacks(self, frame: Frame, target: Target) -> StackReport:
+        return simulated_stacks(frame, target)
+
+    def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
+        return simulated_flames(target, seconds)
 
     def close(self) -> None:
         """Removes what was recorded."""
@@ -100,6 +119,8 @@ class SimulatedRun:
         for rank in self.plan.ranks:
             with (folder / rank.file).open("wb") as file:
                 file.writelines(record(self._shape, window_s, rank.pid, seed=rank.number))
+        facts = {"schema": 1, "kind": "simulated", "outcome": "done", "plan": plan_json(self.plan)}
+        (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         return folder
 
     def frame(self, text: str) -> None:

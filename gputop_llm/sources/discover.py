@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.model import GpuNode, Target, TargetList, TargetProcess
-from gputop_llm.redact_argv import redact_argv
+from gputop_llm.redact_argv import redact_argv, redact_text
 from gputop_llm.sources import container
 from gputop_llm.sources.cuda_processes import cuda_targets, zombie_note
 from gputop_llm.sources.dist_info import installed_version
@@ -150,7 +150,7 @@ class DiscoverySource:
             pid=process.pid,
             ppid=process.ppid,
             role=role or member.role,
-            title=process.title if titled else " ".join(redact_argv(process.argv)) or process.comm,
+            title=redact_text(process.title) if titled else " ".join(redact_argv(process.argv)) or process.comm,
             rank=member.rank,
             gpus=use.gpus,
             gpus_from=use.source,

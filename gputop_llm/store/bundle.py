@@ -1,6 +1,8 @@
 """A capture's folder (bundle) as a colleague gets it: opened anywhere, without a GPU, whatever somebody put into it.
 
-    rank<k>_pid<pid>.gtw   the raw records, one for each process
+    rank<k>_pid<pid>.gtw   the raw records, one for each process (native); or
+    *.sqlite               of Nsight Systems, of all processes, without what nsys knows of the environment; or
+    *.trace.json[.gz]      of torch.profiler, one for each process
     verdict.json, .md      what they say
     capture.json           what was done: plan, PIDs, costs, the command that repeats it, versions
     environment.json       GPUs, driver, engine, command line and environment without secrets, commit
@@ -25,12 +27,14 @@ from gputop_llm.model.pace import EnginePace
 from gputop_llm.printable import printable
 from gputop_llm.store.bundle_pace import pace_of
 
-RECORD = ".gtw"
+#: What records end with: native, of Nsight Systems, of torch.profiler.
+RECORD, EXPORT, TRACE = ".gtw", ".sqlite", ".trace.json"
+RECORDS = (RECORD, EXPORT, TRACE, f"{TRACE}.gz")
 VERDICT_JSON, VERDICT_PAGE = "verdict.json", "verdict.md"
 CAPTURE, ENVIRONMENT = "capture.json", "environment.json"
 FRAMES, ENGINE = "frames.jsonl", "engine.jsonl"
 
-_RECORDS = (RECORD, RECORD + ".gz", RECORD + ".xz")
+_RECORDS = (*RECORDS, *(f"{name}.gz" for name in (RECORD, EXPORT)), *(f"{name}.xz" for name in (RECORD, EXPORT)))
 _MOST_NAMES = 4096
 #: Processes of one target.
 _MOST_RECORDS = 256
@@ -50,7 +54,6 @@ class Bundle:
     path: Path
     records: tuple[Path, ...]
     capture: Mapping[str, Any]
-    environment: Mapping[str, Any]
     verdict: Mapping[str, Any]
     pace: EnginePace | None = None
     notes: tuple[str, ...] = ()
@@ -72,21 +75,23 @@ def read(path: Path) -> Bundle:
         if not records:
             raise GputopError(
                 f"cannot read {_shown(path)}",
-                "it is a folder without a native record (.gtw)",
+                f"it is a folder without a record ({', '.join(RECORDS)})",
                 "name a capture's folder",
             )
-        capture, environment, verdict = (folder.json(name) for name in (CAPTURE, ENVIRONMENT, VERDICT_JSON))
+        capture, verdict = folder.json(CAPTURE), folder.json(VERDICT_JSON)
         pace = pace_of(capture, folder.objects(ENGINE))
-        return Bundle(path, records, capture, environment, verdict, pace, tuple(folder.notes))
+        return Bundle(path, records, capture, verdict, pace, tuple(folder.notes))
 
 
-def expanded(paths: Sequence[Path]) -> tuple[list[Path], EnginePace | None]:
-    """The files to read for what a user named, bundles among them, and (of a single bundle) the engine's pace.
+def expanded(paths: Sequence[Path]) -> tuple[list[Path], EnginePace | None, tuple[str, ...]]:
+    """The files to read for what a user named, bundles among them; the engine's pace (of a single bundle); and what of
+    the bundles was not read.
 
     Raises:
         GputopError: a folder is no bundle.
     """
     files: list[Path] = []
+    notes: list[str] = []
     pace = None
     for path in paths:
         if not path.is_dir():
@@ -94,8 +99,9 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], EnginePace | None]:
             continue
         bundle = read(path)
         files += bundle.records
+        notes += bundle.notes
         pace = bundle.pace if len(paths) == 1 else None
-    return files, pace
+    return files, pace, tuple(notes)
 
 
 class _Folder:

@@ -48,11 +48,6 @@ class BundleWriter:
     def __exit__(self, *_: object) -> None:
         self.abort()
 
-    @property
-    def path(self) -> Path:
-        """Where it is until it is finished."""
-        return self._parent / self._name
-
     def write_text(self, name: str, text: str) -> None:
         """Adds a file of text."""
         with _told(self._parent, name), open(self._new(name), "w", encoding="utf-8") as file:

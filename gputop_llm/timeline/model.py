@@ -141,6 +141,36 @@ class OsWaits(_Table):
     thread: I32
 
 
+@dataclass(frozen=True)
+class StackSamples:
+    """Python stacks of one process, sampled at random moments while the rest was recorded.
+
+    Args:
+        process: position in `Timeline.processes`.
+        time: the moments (ns, the timeline's clock, sorted) at which some thread had moved since the sample before.
+        threads: for each sampled thread its position in `Timeline.threads`, -1 for none.
+        at: position in `stacks` by moment and thread; -1 where the thread was not seen yet.
+        stacks: positions in `calls`, innermost first.
+        calls: "function (file:line)".
+        rate_hz: mean number of samples a second that was asked for.
+        taken: samples of each thread in all; those without a moment saw all threads as they were before. None if
+            unknown.
+        error_ns: by how much a moment may be wrong.
+        errors: samples that could not be read.
+    """
+
+    process: int
+    time: I64
+    threads: I32
+    at: I32
+    stacks: tuple[tuple[int, ...], ...]
+    calls: tuple[str, ...]
+    rate_hz: float
+    taken: float | None
+    error_ns: int
+    errors: int
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One GPU as the capture knows it; figures are None where it doesn't tell. `rank` groups ranks of one job."""
@@ -194,6 +224,17 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class GpuMetrics:
+    """Sampled counters of one GPU of the node: by name the moments (ns, ascending) and the values (percent).
+
+    `sm_active` is always there; `dram_read`, `dram_write`, `tensor_active`, `gr_active` where they were sampled.
+    """
+
+    gpu: int
+    series: Mapping[str, tuple[I64, NDArray[np.float64]]]
+
+
+@dataclass(frozen=True)
 class Timeline:
     """One capture (one or several ranks, on one clock). `start` and `end` bound the window in ns."""
 
@@ -209,6 +250,8 @@ class Timeline:
     devices: tuple[Device, ...]
     processes: tuple[Process, ...]
     threads: tuple[Thread, ...]
+    samples: tuple[StackSamples, ...] = ()
+    gpu_metrics: tuple[GpuMetrics, ...] = ()
 
     @property
     def window_ns(self) -> int:

@@ -111,13 +111,17 @@ def export_nsys_rep(
     raise GputopError(what, f"{shown(nsys.path)} failed ({said or f'status {status}, no message'})")
 
 
-def find_nsys() -> list[Nsys]:
-    """Every nsys of this machine that runs, the newest first; the one on PATH first among equals."""
+def places() -> list[Path]:
+    """Where an nsys is on this machine, none of them run; the one on PATH first."""
     on_path = shutil.which("nsys")
     candidates = [on_path] if on_path else []
     candidates += [found for pattern in _PLACES for found in sorted(glob(pattern, recursive=True))]
-    real = dict.fromkeys(Path(os.path.realpath(path)) for path in candidates if os.access(path, os.X_OK))
-    versions = [(path, _output(path, "--version")) for path in real]
+    return list(dict.fromkeys(Path(os.path.realpath(path)) for path in candidates if os.access(path, os.X_OK)))
+
+
+def find_nsys() -> list[Nsys]:
+    """Every nsys of this machine that runs, the newest first; the one on PATH first among equals."""
+    versions = [(path, _output(path, "--version")) for path in places()]
     working = [Nsys(path, _version(text)) for path, text in versions if text is not None]
     return sorted(working, key=lambda nsys: nsys.version, reverse=True)
 

@@ -16,6 +16,7 @@ from gputop_llm.timeline.model import Origin, Timeline
 from gputop_llm.timeline.native_chunks import MAX_BYTES
 from gputop_llm.timeline.native_devices import NativeDevices
 from gputop_llm.timeline.native_record import NativeRecord
+from gputop_llm.timeline.stack_samples import with_samples
 from gputop_llm.timeline.unpack import shown, unpacked
 
 _MISSING = {
@@ -32,6 +33,8 @@ def read_native(
     cancelled: Callable[[], bool] | None = None,
 ) -> Timeline:
     """One timeline of one or several records, plain or compressed (.gz, .xz); a cut one gives what is whole.
+
+    Python stacks that were sampled meanwhile, and lie beside a record, are joined to its threads.
 
     `progress` gets the share that is done, 0 to 1. A record without GPU work still gives a timeline, with no ops and
     the reason in `origin.missing["device_activity"]`.
@@ -54,7 +57,7 @@ def read_native(
             record = NativeRecord(plain, path, position if len(paths) > 1 else None, stop)
             record.read(builder, devices, lambda done, share=share: share(0.5 + done / 2))  # type: ignore[misc]
             records.append(record)
-    return _joined(records, builder, devices)
+    return with_samples(_joined(records, builder, devices), paths)
 
 
 def _joined(records: Sequence[NativeRecord], builder: TimelineBuilder, devices: NativeDevices) -> Timeline:

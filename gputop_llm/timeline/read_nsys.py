@@ -13,12 +13,13 @@ from gputop_llm.errors import GputopError
 from gputop_llm.timeline import nsys_facts
 from gputop_llm.timeline import nsys_schema as schema
 from gputop_llm.timeline.builder import TimelineBuilder
-from gputop_llm.timeline.model import Origin, Timeline
+from gputop_llm.timeline.model import GpuMetrics, Origin, Timeline
 from gputop_llm.timeline.nsys_activity import NsysActivity
 from gputop_llm.timeline.nsys_db import MAX_ROWS, NsysDb, too_many_rows
 from gputop_llm.timeline.nsys_export import sqlite_export
 from gputop_llm.timeline.nsys_gpus import NsysGpus
 from gputop_llm.timeline.nsys_ids import NsysIds
+from gputop_llm.timeline.nsys_metrics import gpu_metrics
 from gputop_llm.timeline.nsys_nvtx import NsysNvtx
 from gputop_llm.timeline.unpack import shown
 
@@ -89,6 +90,7 @@ class _File:
         self.activity = NsysActivity(db, self.ids, builder, self.shift, self.gpus.number)
         self.missing: dict[str, str] = {"cpu_ops": "Nsight Systems records framework operators only under emit_nvtx"}
         self.warnings = list(self.facts.warnings)
+        self.metrics: tuple[GpuMetrics, ...] = ()
         self.window = (0, 0)
         self.from_record = False
 
@@ -114,6 +116,7 @@ class _File:
         if self._can_read(schema.SCHED):
             activity.descheduled()
             self.missing.pop("os_waits", None)
+        self.metrics = gpu_metrics(self.db, self.shift)
         self._find_missing()
         self._find_warnings()
         self._give_rank()
@@ -214,7 +217,8 @@ def _joined(files: Sequence[_File], builder: TimelineBuilder, gpus: NsysGpus) ->
         diagnostics=tuple(dict.fromkeys(message for file in files for message in file.facts.diagnostics)),
     )
     builder.devices += gpus.devices(used=bool(len(builder.ops)))
-    return builder.build(origin, start, end)
+    metrics = tuple(one for file in files for one in file.metrics)
+    return replace(builder.build(origin, start, end), gpu_metrics=metrics)
 
 
 def _told(values: Iterable[str | None]) -> str | None:

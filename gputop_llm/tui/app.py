@@ -34,7 +34,7 @@ STALL_CHECK_S = 2.0
 SETTLED_S = 2.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
-OVERLAYS = ("targets", "captures", "help", "palette")
+OVERLAYS = ("targets", "captures", "stacks", "help", "palette")
 
 
 def _later(module: str, name: str) -> Callable[[], Screen[None]]:
@@ -67,6 +67,7 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
         "confirm": _later("capturing", "ConfirmScreen"),
         "capturing": _later("capturing", "TakingScreen"),
         "captures": _later("capturing", "CapturesScreen"),
+        "stacks": _later("stacks", "StacksScreen"),
         "help": _later("help", "HelpScreen"),
         "palette": _later("palette", "PaletteScreen"),
     }
@@ -161,6 +162,7 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
             paused_s=paused_s,
             stalled_s=self._stalled_s(),
             simulated=self._shown.simulated if self._shown else None,
+            armed=self.desk.armed_for,
             message=self.message,
         )
 
@@ -246,6 +248,12 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
 
     def do_capture(self) -> None:
         self.desk.ask()
+
+    def do_arm(self) -> None:
+        self.desk.arm()
+
+    def do_stacks(self) -> None:
+        self._toggle_overlay("stacks")
 
     def do_captures(self) -> None:
         self._toggle_overlay("captures")

@@ -14,6 +14,7 @@ from gputop_llm.errors import GputopError
 
 if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
+    from gputop_llm.model.stacks import Flame, StackReport
     from gputop_llm.tui.app import MonitorApp
     from gputop_llm.tui.viewer import Opened, Viewer
 
@@ -47,6 +48,8 @@ class Desk:
         self._early: Taking | None = None
         self._shown_end: Taking | None = None
         self.plan: Plan | None = None
+        #: The symptom that a capture is to wait for, while it is asked about.
+        self.arming: str | None = None
 
     @property
     def taking(self) -> Taking | None:
@@ -71,14 +74,41 @@ class Desk:
     def ask(self) -> None:
         """Shows what a capture would do; while one goes on: cancels it, where its page is on top, else shows that."""
         if not self.busy:
+            self.arming = None
             self.plan = self._planned()
-            self._app.push_screen("confirm")
+            # On the asking page itself it looks again at what a capture would do.
+            if self._app.on_top == "capture":
+                self._app.refresh_view()
+            else:
+                self._app.push_screen("confirm")
         elif self._app.on_top == "capturing":
             assert self.taking is not None
             self.taking.cancel()
             self._app.say("cancelling …")
         else:
             self._app.push_screen("capturing")
+
+    @property
+    def armed_for(self) -> str | None:
+        """The symptom that a capture waits for."""
+        armed = self._captures.armed
+        return armed.symptom if armed is not None else None
+
+    def arm(self) -> None:
+        """On a symptom's page: asks whether to capture when it holds; ends it where one waits for that already."""
+        key = self._app.selected_symptom
+        if self._app.on_top != "symptom" or key is None:
+            waits = f"armed: waits until {self.armed_for} holds; " if self.armed_for else ""
+            self._app.say(f"{waits}open a symptom's page first (5), a arms a capture there")
+            return
+        symptom = key.partition("@")[0]
+        if self.armed_for == symptom:
+            self._captures.disarm()
+            self._app.say(f"disarmed: no capture waits for {symptom} any more")
+            return
+        self.plan = self._planned()
+        self.arming = symptom
+        self._app.push_screen("confirm")
 
     def another_window(self, by: int) -> None:
         """Offers a longer or a shorter window."""
@@ -92,6 +122,12 @@ class Desk:
     def take(self) -> None:
         """Takes what was asked about."""
         if self.plan is None:
+            return
+        if self.arming is not None:
+            clock = self._app.session.clock
+            armed = self._captures.arm(self.arming, self.plan.window_s, clock.mono(), self._moved)
+            self._app.pop_screen()
+            self._app.say(f"armed: {armed.words()}")
             return
         try:
             self._captures.begin(self.plan, self._moved)
@@ -115,6 +151,9 @@ class Desk:
 
     def moved(self) -> None:
         """Something happened in another thread."""
+        if (failure := self._captures.failure) is not None:
+            self._captures.failure = None
+            self._app.say(f"▲ {failure.sentence()}")
         taking = self.taking
         if taking is not None:
             self._look_at(taking)
@@ -127,11 +166,14 @@ class Desk:
         records = taking.told.details.get("records") if taking.told is not None else None
         if isinstance(records, str) and self._early is not taking and taking.ended is None:
             self._early = taking
-            self._begin_reading(taking, sorted(Path(records).glob("*.gtw")))
+            if files := sorted(Path(records).glob("*.gtw")):
+                self._begin_reading(taking, files)
         if taking.ended is not None and self._shown_end is not taking:
             self._shown_end = taking
             if taking.ended.path is not None:
                 self._begin_reading(taking, [Path(taking.ended.path)])
+            if (failed := taking.ended.details.get("bundle_error")) is not None:
+                self._app.say(f"▲ the record holds no verdict: {failed}")
 
     def _show(self, key: object, result: Opened | GputopError) -> None:
         self._reading -= 1
@@ -154,6 +196,22 @@ class Desk:
             viewer.open("verdict")
         else:
             self._app.say("the verdict is there: v lists the captures")
+
+    def stacks(self) -> StackReport:
+        """Where the Python code of all ranks is now; takes up to some seconds.
+
+        Raises:
+            GputopError: it can't be told.
+        """
+        return self._captures.stacks(self._app.session.latest)
+
+    def flames(self, seconds: float) -> tuple[Flame, ...]:
+        """Which functions run for so long.
+
+        Raises:
+            GputopError: it can't be told.
+        """
+        return self._captures.flames(self._app.session.latest, seconds)
 
     def _planned(self) -> Plan:
         return self._captures.plan(self._app.session.latest, WINDOWS_S[self._window])

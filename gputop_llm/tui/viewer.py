@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -59,11 +59,12 @@ def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancel
             raise GputopError("analysing was cancelled")
         progress("analysing", share)
 
-    files, pace = expanded(paths)
+    files, pace, notes = expanded(paths)
     timeline = read_capture(files, lambda share: progress("reading", share), cancelled)
     context = Context(timeline)
     analysed(0.0)
     verdict = judge(timeline, context, pace, analysed)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
     return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
 
 

@@ -14,6 +14,7 @@ from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
 from gputop_llm.verdict.facts import over_devices, share
+from gputop_llm.verdict.gpu_metrics import judge_metrics
 from gputop_llm.verdict.refusal import BUSY_PCT, SHORTEST_NS, refusal
 
 #: A capture is healthy when no finding could give back this share of the window.
@@ -54,6 +55,8 @@ def judge(
     said while it was captured: it tells what that cost. `progress` gets the share of the analyses that is done, 0 to
     1; what it raises ends them.
     """
+    if timeline.gpu_metrics and not len(timeline.ops):
+        return judge_metrics(timeline)
     context = context or Context(timeline)
     done = analysed(context, progress)
     ranked = tuple(sorted((*done.findings, *capture_cost.findings(context, pace)), key=_rank))

@@ -15,12 +15,14 @@ from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
 from gputop_llm.timeline.intervals import clip, length, overlap_with, union
 from gputop_llm.timeline.model import I32, I64, CpuOps, HostCalls, OsWaits, Ranges
+from gputop_llm.verdict import host_lines
 from gputop_llm.verdict.advice import LARGER_BATCHES, OVERLAP
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import Intervals, Mask
 from gputop_llm.verdict.facts import by_cause, listed, no_more_than, over_devices, share, span
+from gputop_llm.verdict.host_lines import Lines
 from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.launches import Launches
 from gputop_llm.verdict.launches import analyse as launches_of
@@ -202,6 +204,7 @@ def findings(result: Host, context: Context) -> list[Finding]:
     rows = f"{worst.break_gaps:,} gaps"
     mean = worst.break_ns / worst.break_gaps
     submitter = next((t for t in result.threads if worst.device in t.devices), None)
+    lines = host_lines.lines_of(context, worst.device)
     facts = [
         *context.busy_facts(covered),
         Fact(
@@ -215,6 +218,7 @@ def findings(result: Host, context: Context) -> list[Finding]:
             no_more_than(pct, error_pct),
         ),
         *by_cause(worst.break_causes, worst.window_ns, "these gaps", rows, error_pct),
+        *host_lines.facts(lines, context),
         *(
             Fact(
                 f"idle within {what.what} {what.name}",
@@ -250,14 +254,14 @@ def findings(result: Host, context: Context) -> list[Finding]:
             headline=f"Host-bound: the GPU idles {share(pct)} of the window in {rows} of {span(mean)} "
             f"(longest {span(result.longest_ns)}) between runs of launches",
             facts=tuple(facts),
-            cause=_cause(worst, result),
+            cause=_cause(worst, result) + host_lines.cause(lines),
             advice=_advice(result, context),
             recoverable_pct=pct,
             recoverable_formula="idle in long gaps of a dry device that did not begin in a sync or allocation ÷ window",
-            confidence=_confidence(worst, error_pct),
+            confidence=_confidence(worst, error_pct, lines),
             refuted_by="no request was waiting during these gaps: then the clients are the limit, not the host",
             next_capture=None
-            if result.within
+            if result.within or lines is not None
             else "Kineto window with CPU operators, or py-spy: what the host does there",
             subject=context.subject(worst.device),
         )
@@ -294,9 +298,11 @@ def _advice(result: Host, context: Context) -> tuple[Advice, ...]:
     return (Advice("prepare the next step while the GPU works on this one; move work off the submitting thread"),)
 
 
-def _confidence(worst: Launches, low_by: float | None) -> str:
+def _confidence(worst: Launches, low_by: float | None, lines: Lines | None) -> str:
     if low_by is not None and low_by >= _DISTORTED_PCT:
         return "low: the recorder's own cost makes the host slower (graph replays were recorded node by node)"
     if worst.break_causes[Cause.UNATTRIBUTED] >= 0.5 * worst.break_ns:
+        if lines is not None and lines.in_gaps:
+            return f"medium: the gaps are sure, what the host did in them is sampled ({lines.samples:,.0f} times)"
         return "medium: the gaps are sure, what the host did in them is not recorded"
     return "high"

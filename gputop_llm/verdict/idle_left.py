@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gputop_llm.model.finding import Finding, Weight
+from gputop_llm.verdict import host_lines
 from gputop_llm.verdict.causes import CAUSE_LABELS, Cause
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
@@ -46,6 +47,7 @@ def _finding(context: Context, covered: DeviceCoverage, left_pct: float, launche
     rows = f"{len(gaps):,} gap{'' if len(gaps) == 1 else 's'}"
     each = f"median {span(float(np.median(gaps)))}, longest {span(float(gaps.max()))}"
     unknown = idle.began_ns[Began.UNKNOWN] > 0.5 * idle.idle_ns
+    lines = host_lines.lines_of(context, covered.device)
     return Finding(
         id="gpu-idle",
         weight=Weight.FINDING,
@@ -54,6 +56,7 @@ def _finding(context: Context, covered: DeviceCoverage, left_pct: float, launche
         facts=(
             *context.busy_facts(covered),
             *by_cause(idle.total_ns, covered.window_ns, "all gaps", rows, context.idle_error_pct(covered.device)),
+            *host_lines.facts(lines, context),
             *(launch_facts(launched) if launched is not None and launched.calls else ()),
             *over_devices(
                 "GPU busy",
@@ -64,7 +67,7 @@ def _finding(context: Context, covered: DeviceCoverage, left_pct: float, launche
         ),
         cause="the record doesn't tell which host call issued the work after these gaps"
         if unknown
-        else f"most of it: {CAUSE_LABELS[main]}",
+        else f"most of it: {CAUSE_LABELS[main]}{host_lines.cause(lines)}",
         advice=(),
         recoverable_pct=left_pct,
         recoverable_formula="(window − |∪ device activity|) ÷ window, less what other findings explain",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
+from gputop_llm.verdict import host_lines
 from gputop_llm.verdict.advice import (
     CUDA_GRAPHS,
     CUDA_GRAPHS_IN_TORCH,
@@ -56,6 +57,7 @@ def _launch_bound(result: Launches, results: tuple[Launches, ...], context: Cont
     covered = _coverage_of(result, context)
     error_pct = context.idle_error_pct(result.device)
     per_s = f"{result.calls_per_s:,.0f} launches/s" if result.calls_per_s else "launches"
+    lines = host_lines.lines_of(context, result.device)
     headline = (
         f"Launch-bound: the GPU waits {share(idle_pct)} of the window for kernels launched one at a time "
         f"({per_s} of {span(result.call_mean_ns)}, {share(result.short_pct)} of kernels under 5 µs)"
@@ -76,6 +78,7 @@ def _launch_bound(result: Launches, results: tuple[Launches, ...], context: Cont
                 plus_minus=no_more_than(idle_pct, error_pct),
             ),
             *by_cause(result.run_causes, result.window_ns, "these gaps", f"{result.run_gaps:,} gaps", error_pct),
+            *host_lines.facts(lines, context),
             *launch_facts(result),
             *over_devices(
                 "idle in runs of launches",
@@ -84,7 +87,7 @@ def _launch_bound(result: Launches, results: tuple[Launches, ...], context: Cont
                 "Σ such gaps ÷ window",
             ),
         ),
-        cause=_cause(result, context),
+        cause=_cause(result, context) + host_lines.cause(lines),
         advice=_advice(result, context),
         recoverable_pct=idle_pct,
         recoverable_formula="idle ended by launches that came just in time and did not begin in a sync or allocation "

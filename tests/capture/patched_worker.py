@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputop_llm.capture import clients, guards, native, recording, worker
+from gputop_llm.capture import clients, endpoint_taker, guards, kineto_daemon_taker, native, recording, worker
 from gputop_llm.capture.clients import Reached
 from gputop_llm.capture.guardian import Guardian
+from gputop_llm.capture.kineto import daemon
 from gputop_llm.capture.lock import Lock
 
 
@@ -48,8 +50,17 @@ def main():
         Guardian.deadline = lambda self, _: said(self, float(within))
     if late := os.environ.get("GPUTOP_TEST_LATE_S"):
         guards.LATE_S = recording.END_WITHIN_S = recording.HELLO_WITHIN_S = float(late)
+    endpoint_taker._FILES_S = float(os.environ.get("GPUTOP_TEST_FILES_S", endpoint_taker._FILES_S))
+    endpoint_taker._START_S = float(os.environ.get("GPUTOP_TEST_START_S", endpoint_taker._START_S))
+    if name := os.environ.get("GPUTOP_TEST_DAEMON"):
+        daemon.NAME = name
+        kineto_daemon_taker.ASKED_S = float(os.environ.get("GPUTOP_TEST_ASKED_S", "3"))
     if library := os.environ.get("GPUTOP_TEST_LIBRARY"):
         native.library_path = lambda: Path(library)
+    if os.environ.get("GPUTOP_TEST_LONG_VERDICT"):
+        judge_until_cancelled()
+    if stage := os.environ.get("GPUTOP_TEST_BUG"):
+        break_at(stage)
     if stage := os.environ.get("GPUTOP_TEST_STALL"):
         stall_at(stage)
     worker.main()
@@ -57,8 +68,6 @@ def main():
 
 def stall_at(stage):
     """The worker tells that it has come to a stage, and goes no further."""
-    import time
-
     told = worker.Worker._tell
 
     def tell(self, now, *what):
@@ -66,6 +75,32 @@ def stall_at(stage):
         if now == stage:
             while True:
                 time.sleep(60)
+
+    worker.Worker._tell = tell
+
+
+def judge_until_cancelled():
+    """The verdict takes as long as it is let."""
+    from gputop_llm.capture import bundling
+
+    read = bundling.read_capture
+
+    def reading(records, cancelled):
+        while not cancelled():
+            time.sleep(0.01)
+        return read(records, cancelled=cancelled)
+
+    bundling.read_capture = reading
+
+
+def break_at(stage):
+    """The worker has a bug at a stage."""
+    told = worker.Worker._tell
+
+    def tell(self, now, text):
+        told(self, now, text)
+        if now == stage:
+            raise RuntimeError("a bug")
 
     worker.Worker._tell = tell
 

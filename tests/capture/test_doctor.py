@@ -47,16 +47,21 @@ def test_every_way_is_named_and_those_that_are_open_are_tried(unprepared, capsys
 
     assert code == 0
     found = routes(json.loads(out))
-    assert list(found) == [
-        "native-ptrace", "native-run", "remote-exec", "nsys-session", "nsys-system", "engine-endpoint", "kineto-agent",
-        "kineto-daemon", "ncu-rerun", "ncu-attach", "py-spy",
-    ]  # fmt: skip
+    assert list(found)[:2] == ["native-ptrace", "native-run"]
+    assert found.keys() >= {
+        "remote-exec",
+        "engine-endpoint",
+        "kineto-agent",
+        "kineto-daemon",
+        "ncu-rerun",
+        "ncu-attach",
+    }
     assert found["native-ptrace"]["state"] == "open"
     assert found["native-run"]["state"] == "closed"
     assert "gputop-llm run" in found["native-run"]["opens"]
     assert found["remote-exec"]["state"] == ("open" if sys.version_info >= (3, 14) else "closed")
     assert sys.version_info >= (3, 14) or "remote_exec came with 3.14" in found["remote-exec"]["why"]
-    assert {found[key]["state"] for key in list(found)[3:]} == {"unbuilt"}
+    assert all(route["why"] for route in found.values() if route["state"] != "open")
     assert unprepared.serves()
 
 
@@ -65,7 +70,11 @@ def test_what_is_in_the_way_is_said_with_what_lifts_it(target, capsys):
 
     assert code == 0
     assert "no     native window, injected: it doesn't use CUDA -> choose a process on a GPU" in out
-    assert "later  host stacks by py-spy dump: not built yet" in out
+    lines = out.splitlines()
+    (later,) = [number for number, line in enumerate(lines) if "not built yet" in line]
+    assert "  later  not built yet: " in lines[later]
+    assert "Nsight Compute attached to the server" in lines[later]
+    assert lines[later + 1] == "", "what is there comes first"
     assert "capture lock   " in out
 
 

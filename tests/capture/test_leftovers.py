@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import socket
@@ -10,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.folder import LOCK, CaptureFolder
 from gputop_llm.capture.leftovers import clean_up
-from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk
 
@@ -21,12 +22,12 @@ RECORD = GREETING + form.CHUNK_HEADER.pack(Chunk.STARTED, form.STARTED.size) + b
 LONG_AGO_S = 10_000
 
 
-def unfinished(folder, content, worker=(2**22 + 1, 1)):
+def unfinished(folder, content):
     """A capture's folder as a crash leaves it."""
     made = CaptureFolder(folder, "20261129T000000Z-vllm-7")
     made.make()
-    if worker is not None:
-        made.write_json("capture.json", {"schema": 1, "worker": {"pid": worker[0], "start_ticks": worker[1]}})
+    # As one of another PID namespace: what it says of its worker means nothing here.
+    made.write_json("capture.json", {"schema": 1, "worker": {"pid": 2**22 + 1, "start_ticks": 1}})
     os.write(made.open_record("rank0_pid7.gtw"), content)
     made.close()
     return made.path
@@ -57,20 +58,52 @@ def test_a_record_is_kept_under_its_own_name(captures):
     assert json.loads((kept / "capture.json").read_text())["outcome"] == "incomplete"
 
 
-def test_a_capture_that_goes_on_is_left_alone(captures):
-    path = unfinished(captures, GREETING, worker=(os.getpid(), ProcFs().stat(os.getpid()).start_ticks))
+@pytest.fixture
+def going_on(captures):
+    """A capture that is being taken."""
+    path = unfinished(captures, RECORD)
+    at_work = CaptureFolder(captures, "20261129T000000Z-vllm-7")
+    at_work.open()
+    assert at_work.claim()
     aged(path)
+    yield at_work
+    at_work.close()
 
+
+def test_a_capture_that_goes_on_is_left_alone_in_whatever_container(going_on, captures):
     assert clean_up([captures], []) == ()
-    assert path.is_dir()
+    assert going_on.path.is_dir()
+
+    going_on.close()
+    assert len(clean_up([captures], [])) == 1
+
+
+def test_a_capture_that_goes_on_can_be_settled_by_its_own_worker_only(going_on, captures):
+    assert CaptureFolder(captures, "20261129T000000Z-vllm-7").settle("another's") is None
+    assert going_on.path.is_dir()
+
+    assert going_on.settle("its own").name == "20261129T000000Z-vllm-7-incomplete"
 
 
 def test_one_that_has_just_been_made_is_left_alone_until_it_is_old(captures):
-    path = unfinished(captures, GREETING, worker=None)
+    path = unfinished(captures, GREETING)
+    (path / LOCK).unlink()
     assert clean_up([captures], []) == ()
 
     aged(path)
     assert len(clean_up([captures], [])) == 1
+
+
+def test_where_there_are_no_locks_nothing_is_touched(captures, monkeypatch):
+    def unknown(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    path = unfinished(captures, GREETING)
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    (found,) = clean_up([captures], [])
+
+    assert found.done.startswith("can't be settled: nobody can tell whether it still goes on")
+    assert path.is_dir()
 
 
 def test_nothing_is_reached_through_a_link(captures, tmp_path):

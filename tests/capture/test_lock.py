@@ -125,6 +125,16 @@ def test_whoever_holds_the_name_can_only_refuse_us(how, name, holding):
     assert "try again when it has ended" in taken.value.sentence()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can end another user's process")
+@pytest.mark.parametrize("how", ["bound", "silent", "lies"])
+def test_root_is_told_what_ends_a_user_who_keeps_the_name(how, name, holding):
+    process = holding(f"import os, socket; os.setuid(65534){HOSTILE}", how)
+
+    with pytest.raises(LockTaken) as taken:
+        Lock("ours", name)
+    assert taken.value.todo == f"try again when it has ended; if it is no capture: kill {process.pid}"
+
+
 def test_askers_that_never_read_hold_nobody_up(name):
     lock = Lock("one", name)
     silent = []

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from gputop_llm.capture import guards
-from gputop_llm.capture.engine_watch import EngineSample
-from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture import guards, native_taker
+from gputop_llm.capture.clients import Reached
+from gputop_llm.capture.engine_watch import EngineSample, sample_line, sample_of
+from gputop_llm.capture.folder import LOCK, CaptureFolder
 from gputop_llm.capture.guards import Disk, Guards, disk_full, standing_still_s
 from gputop_llm.capture.plan import make_plan, plan_json, plan_of
 from gputop_llm.capture.progress import Progress, Teller, line_of, progress_of
 from gputop_llm.capture.recovery import recovered
 from gputop_llm.capture.stream import SLACK_BYTES, Stream
-from gputop_llm.errors import NothingFound, UsageError
-from gputop_llm.model import EngineFrame, EngineLive, EngineWindow, Part, Target, TargetProcess
+from gputop_llm.capture.way import Setting
+from gputop_llm.capture.window import Window
+from gputop_llm.errors import GputopError, NothingFound, UsageError
+from gputop_llm.model import (
+    EngineFrame,
+    EngineLive,
+    EngineReading,
+    EngineSeries,
+    EngineWindow,
+    Histogram,
+    Part,
+    Target,
+    TargetProcess,
+)
 from gputop_llm.timeline import native_format as form
-from gputop_llm.timeline.native_format import Chunk
+from gputop_llm.timeline.native_format import Chunk, Kinds
 
 
 def chunk(kind, payload):
@@ -113,7 +127,10 @@ def test_a_plan_survives_its_json(tmp_path):
     plan = make_plan(target(), tmp_path, seconds=2.0)
 
     assert plan_of(plan_json(plan)) == plan
-    assert plan.pids == (os.getpid(),)
+
+
+def test_no_two_plans_have_one_name(tmp_path):
+    assert len({make_plan(target(), tmp_path, now_s=1.8e9).name for _ in range(3)}) == 3
 
 
 def test_only_processes_on_a_gpu_are_captured(tmp_path):
@@ -283,4 +300,62 @@ def test_a_folder_that_is_exchanged_for_a_link_leads_nowhere(tmp_path):
     folder.write_json("capture.json", {})
 
     assert list((tmp_path / "precious").iterdir()) == []
-    assert {path.name for path in (tmp_path / "moved").iterdir()} == {"rank0_pid7.gtw.part", "capture.json"}
+    assert {path.name for path in (tmp_path / "moved").iterdir()} == {"rank0_pid7.gtw.part", "capture.json", LOCK}
+
+
+@dataclass
+class PipeChannel:
+    commands: int
+    records: int
+
+
+def test_putting_a_window_away_twice_closes_nobody_elses_files(tmp_path):
+    folder = CaptureFolder(tmp_path / "captures", "one")
+    folder.make()
+    commands, records = os.pipe()[1], os.pipe()[0]
+    window = Window([("rank0_pid7.gtw", PipeChannel(commands, records))], folder, Kinds.KERNELS, 10**9, 1 << 20)
+    window.put_away()
+    with open(os.devnull, "rb") as first, open(os.devnull, "rb") as second:
+        assert {first.fileno(), second.fileno()} & {commands, records}, "their numbers are used again"
+        window.put_away()
+
+        assert first.read() == second.read() == b""
+
+
+class Slow:
+    """Injections that take their time, by a clock of their own."""
+
+    def __init__(self):
+        self.now_s, self.deadlines = 100.0, []
+
+    def inject(self, rank, deadline_s):
+        self.deadlines.append(deadline_s)
+        self.now_s += min(4.0, deadline_s)
+        return Reached(PipeChannel(*os.pipe()[::-1]), "injected")
+
+
+def test_all_ranks_together_are_injected_within_a_time_that_the_first_of_them_waits(tmp_path, monkeypatch):
+    slow = Slow()
+    monkeypatch.setattr(native_taker.time, "monotonic", lambda: slow.now_s)
+    monkeypatch.setattr(native_taker.clients, "inject", slow.inject)
+    plan = make_plan(target(), tmp_path)
+    ranks = tuple(replace(plan.ranks[0], number=number) for number in range(8))
+    folder, nothing = CaptureFolder(tmp_path, "one"), lambda *_: None
+    setting = Setting(replace(plan, ranks=ranks), folder, {}, tuple, lambda: False, nothing, nothing, nothing, nothing)
+    taker = native_taker.NativeTaker(setting)
+
+    with pytest.raises(GputopError, match="only 5 of 8 processes were reached within 20 s"):
+        taker.begin()
+    assert slow.deadlines == [5.0, 5.0, 5.0, 5.0, 4.0]
+    taker.close()
+
+
+@pytest.mark.parametrize("value", [1e308, float("inf"), float("nan")])
+def test_what_an_engine_says_can_always_be_written_down(value):
+    histogram = Histogram((0.1, float("inf")), (value, value), None)
+    counters = {"generation_tokens": value}
+    series = [EngineSeries("m", "0", running=value, counters=counters, histograms={"itl": histogram})] * 2
+    reading = EngineReading("vllm", series=tuple(series), started_s=value)
+
+    told = json.loads(sample_line(sample_of(reading, 1, 2.0, 3)))
+    assert (told["generation_tokens"], told["running"], told["itl"]) == (None, None, None)

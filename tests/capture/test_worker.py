@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gputop_llm.capture.folder import CaptureFolder
 from gputop_llm.capture.lock import held_by
 from gputop_llm.timeline import native_format as form
 from tests.capture.support import capture, last_of, plan_for, processes_of
@@ -127,6 +129,73 @@ def test_a_capture_that_is_cancelled_before_its_window_leaves_nothing(target, ca
 
     assert ended.outcome == "cancelled"
     assert list(captures.iterdir()) == []
+
+
+def test_a_second_capture_that_is_refused_harms_the_first_in_nothing(target, captures):
+    plan = plan_for(target, folder=captures, seconds=60.0)
+    with capture(plan) as first:
+        for told in first.follow():
+            if told.stage == "recording" and told.records_bytes > 10_000:
+                break
+        # The same plan, so the same name.
+        with capture(plan) as second:
+            refused = last_of(second)
+        first.cancel()
+        ended = last_of(first)
+
+    assert (refused.outcome, refused.path) == ("refused", None)
+    assert (ended.outcome, ended.details.get("bundle_error")) == ("cancelled", None)
+    assert rows(Path(ended.path) / plan.ranks[0].file)[1]
+
+
+def test_a_folder_that_is_there_already_is_left_alone(target, captures):
+    plan = plan_for(target, folder=captures)
+    first = CaptureFolder(captures, plan.name)
+    first.make()
+    os.write(first.open_record("rank0_pid7.gtw"), b"something")
+    with capture(plan) as run:
+        ended = last_of(run)
+
+    assert (ended.outcome, ended.path) == ("failed", None)
+    assert (first.path / "rank0_pid7.gtw.part").read_bytes() == b"something"
+
+
+def test_a_cancel_ends_the_making_of_a_verdict_and_keeps_the_record(target, captures, monkeypatch):
+    monkeypatch.setenv("GPUTOP_TEST_LONG_VERDICT", "1")
+    with capture(plan_for(target, folder=captures)) as run:
+        for told in run.follow():
+            if told.text == "making the verdict":
+                assert until(lambda: held_by(os.environ["GPUTOP_TEST_LOCK"]) is None), "others wait for a verdict"
+                run.cancel()
+        ended = run.ended
+
+    assert ended.outcome == "done"
+    assert "cancelled" in ended.details["bundle_error"]
+    assert rows(Path(ended.path) / f"rank0_pid{target.pid}.gtw")[1]
+
+
+@pytest.mark.parametrize("stage", ["finishing", "recovering"])
+def test_whoever_waits_is_told_where_the_record_of_a_failure_is(stage, target, captures, monkeypatch):
+    monkeypatch.setenv("GPUTOP_TEST_BUG", stage)
+    with capture(plan_for(target, folder=captures)) as run:
+        ended = last_of(run)
+
+    (kept,) = captures.iterdir()
+    assert (ended.outcome, ended.why, ended.path) == ("failed", "RuntimeError: a bug", str(kept))
+    assert ended.todo == "what was recorded until then is kept"
+
+
+def test_no_secret_is_written_even_where_no_bundle_is_made(target, captures, monkeypatch):
+    secret = "sesame-open-you"
+    monkeypatch.setenv("GPUTOP_TEST_BUG", "recovering")
+    frame = json.dumps({"seq": 1, "targets": [{"title": f"vllm serve m --api-key {secret}", "rate": None}]})
+    plan = plan_for(target, folder=captures, argv=("bash", "-c", f"vllm serve m --api-key {secret}"))
+    with capture(plan, frames=[frame]) as run:
+        ended = last_of(run)
+
+    kept = Path(ended.path)
+    assert json.loads((kept / "frames.jsonl").read_text())["targets"][0]["title"] == "vllm serve m --api-key ***"
+    assert [file.name for file in kept.iterdir() if secret.encode() in file.read_bytes()] == []
 
 
 def test_the_lock_is_free_afterwards(target, captures, monkeypatch):

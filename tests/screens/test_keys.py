@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
 from gputop_llm.captures import Captures
+from gputop_llm.demo.captures import SimulatedRoute
 from gputop_llm.tui.commands import COMMANDS, step_period
+from gputop_llm.tui.desk import Desk
 from gputop_llm.tui.panels.process_rows import target_of
 from tests.support import frames
 from tests.support.screen_text import screen_lines, screen_text
-from tests.support.scripted_capture import ScriptedRoute
 from tests.support.symptom_screens import incident, near_limits
 
 TESTED: dict[str, set[str]] = {}
@@ -26,6 +29,24 @@ def keys_of(name):
 
 def on_top(it):
     return it.app.screen.command
+
+
+def simulated(it):
+    """Captures are taken as on the simulated node."""
+    it.session.captures = Captures(SimulatedRoute, it.session.history.frames, it.session.clock.wall)
+    it.app.desk = Desk(it.app, it.session.captures)
+
+
+async def until_true(it, true):
+    """Waits for what another thread does."""
+    give_up = time.monotonic() + 30.0
+    while not true():
+        assert time.monotonic() < give_up
+        await it.pilot.pause(0.02)
+
+
+async def shows(it, text):
+    await until_true(it, lambda: text in screen_text(it.app))
 
 
 @keys_of("overview")
@@ -77,20 +98,87 @@ async def test_6_shows_the_limits(running, key):
 
 
 @keys_of("capture")
-async def test_c_asks_before_it_takes_a_capture(running, key, tmp_path):
+async def test_c_asks_before_anything_is_captured_and_enter_is_no(running, key):
     async with running(incident()) as it:
-        it.app.desk._captures = Captures(lambda: ScriptedRoute(tmp_path), it.session.history.frames, time.time)
+        simulated(it)
         await it.press(key)
-        assert "nothing is done yet" in screen_text(it.app)
+        assert on_top(it) == "capture"
+        assert "Take a capture?" in screen_text(it.app)
+        await it.press("enter")
+        assert on_top(it) == "overview"
+        assert it.app.desk.taking is None
+
+
+async def test_c_on_the_asking_page_looks_again_on_that_page(running):
+    async with running(incident()) as it:
+        simulated(it)
+        await it.press("c")
+        first = it.app.desk.plan
+        await it.press("c", "c")
+        assert it.app.desk.plan is not first
+        assert on_top(it) == "capture"
+        await it.press("n")
+        assert on_top(it) == "overview"
 
 
 @keys_of("captures")
 async def test_v_lists_the_captures_of_this_session(running, key):
     async with running(incident()) as it:
         await it.press(key)
+        assert on_top(it) == "captures"
         assert "no capture was taken yet" in screen_text(it.app)
+
+
+@keys_of("stacks")
+async def test_s_shows_the_stacks_of_every_rank_and_r_records_them(running, key):
+    async with running(incident()) as it:
+        simulated(it)
         await it.press(key)
-        assert on_top(it) == "overview"
+        assert on_top(it) == "stacks"
+        await shows(it, "Model.step")
+        await it.press("r")
+        await shows(it, "Recorded: ")
+        assert "demo/sampler.py" in screen_text(it.app)
+
+
+async def test_why_there_are_no_stacks_is_said_on_their_page(running):
+    async with running(incident()) as it:
+        await it.press("s")
+        await shows(it, "cannot read stacks: no engine or process is attached")
+
+
+@keys_of("arm")
+async def test_a_arms_a_capture_on_a_symptoms_page_and_disarms_it(running, key):
+    async with running(incident()) as it:
+        simulated(it)
+        await it.press(key)
+        assert "open a symptom's page first (5)" in screen_lines(it.app)[-1]
+        await it.press("5", "enter", key)
+        symptom = it.app.selected_symptom.partition("@")[0]
+        assert f"Take a capture when {symptom} holds?" in screen_text(it.app)
+        assert it.app.desk.armed_for is None
+        await it.press("y")
+        assert on_top(it) == "symptom"
+        assert f" ARMED {symptom} " in screen_lines(it.app)[-1]
+        await it.press(key)
+        assert f"disarmed: no capture waits for {symptom} any more" in screen_lines(it.app)[-1]
+        assert it.app.desk.armed_for is None
+
+
+async def test_an_armed_capture_is_taken_when_the_next_frame_has_the_symptom(running):
+    async with running(incident()) as it:
+        simulated(it)
+        await it.press("5", "enter", "a", "minus", "minus", "y")
+        symptom = it.app.desk.armed_for
+        it.session.captures.frame(it.session.latest)
+        assert it.app.desk.armed_for is None
+        await until_true(it, lambda: it.app.desk.ended)
+        (ended,) = it.app.desk.ended
+        assert ended.last.outcome == "done"
+        assert ended.plan.armed["symptom"] == symptom
+        assert ended.plan.armed["evidence"]
+        assert json.loads((Path(ended.last.path) / "capture.json").read_text())["plan"]["armed"]["symptom"] == symptom
+        it.session.captures.close(1.0)
 
 
 @keys_of("targets")

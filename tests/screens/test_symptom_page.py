@@ -185,4 +185,4 @@ async def test_an_exported_page_is_whole(running, tmp_path, monkeypatch):
         (file,) = tmp_path.iterdir()
         saved = file.read_text(encoding="utf-8")
         assert "▲ critical KV cache" in saved
-        assert "c: not built yet: captures come later" in saved
+        assert "c captures now   a when it holds" in saved

@@ -35,39 +35,39 @@ def test_a_capture_of_several_ranks_opens_with_all_of_it(tmp_path):
 def test_a_bundle_without_the_engine_has_no_pace(tmp_path):
     opened = bundle.read(capture_folder(tmp_path / "taken"))
 
-    assert (opened.pace, dict(opened.environment), dict(opened.verdict)) == (None, {}, {})
+    assert (opened.pace, dict(opened.verdict)) == (None, {})
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../secret", "missing"])
 def test_links_are_not_followed(tmp_path, target):
     (tmp_path / "secret").write_text('{"secret": 1}\n')
     folder = capture_folder(tmp_path / "taken")
-    for name in ("environment.json", "engine.jsonl", "frames.jsonl", "rank1_pid1.gtw"):
+    for name in ("verdict.json", "engine.jsonl", "frames.jsonl", "rank1_pid1.gtw"):
         os.symlink(target, folder / name)
 
     opened = bundle.read(folder)
 
-    assert dict(opened.environment) == {}
+    assert dict(opened.verdict) == {}
     assert list(opened.frames()) == []
     assert [path.name for path in opened.records] == ["rank0_pid4000.gtw"]
-    assert any("environment.json was not read" in note for note in opened.notes)
+    assert any("verdict.json was not read" in note for note in opened.notes)
     assert any("rank1_pid1.gtw is no plain file" in note for note in opened.notes)
 
 
 def test_a_pipe_in_a_bundle_holds_nobody_up(tmp_path):
     folder = capture_folder(tmp_path / "taken")
-    os.mkfifo(folder / "environment.json")
+    os.mkfifo(folder / "verdict.json")
     os.mkfifo(folder / "rank7_pid7.gtw")
 
     opened = bundle.read(folder)
 
-    assert "environment.json was not read: it is no plain file" in opened.notes
+    assert "verdict.json was not read: it is no plain file" in opened.notes
     assert len(opened.records) == 1
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     folder = capture_folder(tmp_path / "taken")
-    with open(folder / "environment.json", "wb") as file:
+    with open(folder / "verdict.json", "wb") as file:
         file.truncate(1 << 40)
 
     assert any("more than 16 MiB" in note for note in bundle.read(folder).notes)
@@ -108,9 +108,9 @@ def test_only_a_single_bundle_tells_a_pace(tmp_path):
     engine = pace(lambda at: 1.0)
     one, two = (capture_folder(tmp_path / name, answers=engine) for name in ("one", "two"))
 
-    assert bundle.expanded([one]) == ([one / "rank0_pid4000.gtw"], engine)
+    assert bundle.expanded([one]) == ([one / "rank0_pid4000.gtw"], engine, ())
     assert bundle.expanded([one, two])[1] is None
-    assert bundle.expanded([one / "rank0_pid4000.gtw"]) == ([one / "rank0_pid4000.gtw"], None)
+    assert bundle.expanded([one / "rank0_pid4000.gtw"]) == ([one / "rank0_pid4000.gtw"], None, ())
 
 
 ANY_JSON = st.recursive(

@@ -64,8 +64,9 @@ def test_the_bundle_holds_everything_and_says_what_it_is(tmp_path, proc):
     assert opened.capture["repeat"] == "gputop-llm capture --pid 4000 --seconds 0.5"
     assert opened.capture["formats"]["record"] == 1
     assert [frame["seq"] for frame in opened.frames()] == [json.loads(frame)["seq"] for frame in frames()]
-    assert opened.environment["node"]["driver"] == "580.159.04"
-    assert opened.environment["environment"] == {"CUDA_VISIBLE_DEVICES": "0", "VLLM_API_KEY": "***"}
+    surroundings = json.loads((path / "environment.json").read_text())
+    assert surroundings["node"]["driver"] == "580.159.04"
+    assert surroundings["environment"] == {"CUDA_VISIBLE_DEVICES": "0", "VLLM_API_KEY": "***"}
     assert opened.verdict["capture"]["files"] == ["rank0_pid4000.gtw", "rank1_pid4001.gtw"]
     page = (path / "verdict.md").read_text()
     assert all(f"**{part}.**" in page for part in ("Symptom", "Evidence", "Conclusion", "Remedy", "How to verify"))
@@ -92,6 +93,18 @@ def test_the_verdict_of_a_bundle_is_that_of_its_records_with_the_cost(tmp_path, 
     assert told["headline"] == bundle.read(path).verdict["headline"]
     (cost,) = [finding for finding in told["findings"] if finding["id"] == "capture-cost"]
     assert cost["headline"].startswith("The capture cost: token rate")
+
+
+def test_what_of_a_bundle_was_not_read_is_among_the_notes(tmp_path, proc, capsys):
+    path = bundled(taken(tmp_path), proc=proc)
+    (path / "capture.json").write_text("{")
+
+    main(["verdict", str(path)])
+    shown = opened([path], lambda _share: None, lambda: False)
+
+    note = "capture.json is damaged and was not used"
+    assert f"  - {note}\n" in capsys.readouterr().out
+    assert note in shown.verdict.notes
 
 
 def test_a_capture_behind_a_link_is_not_touched(tmp_path, proc):
@@ -147,4 +160,4 @@ def test_a_folder_that_is_no_bundle_is_told_in_a_sentence(tmp_path, capsys):
     code = main(["verdict", str(tmp_path)])
 
     assert code == 1
-    assert "it is a folder without a native record" in capsys.readouterr().err
+    assert "it is a folder without a record" in capsys.readouterr().err

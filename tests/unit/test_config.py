@@ -15,6 +15,13 @@ def refused(flags=None, env=None, file=None, **options) -> str:
     return str(caught.value)
 
 
+def test_a_relative_ca_file_is_found_from_another_directory_as_well(tmp_path, monkeypatch):
+    (tmp_path / "ca.pem").write_text("certificates")
+    monkeypatch.chdir(tmp_path)
+
+    assert load({"ca_file": "ca.pem"}, {}).ca_file == str(tmp_path / "ca.pem")
+
+
 def test_the_defaults_are_one_second_and_a_window_of_ten():
     config = load({}, {})
     assert config == Config()

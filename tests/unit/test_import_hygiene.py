@@ -17,9 +17,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Each costs 10 to 500 ms or several MB when it is loaded.
 HEAVY = {"textual", "rich", "torch", "nvtx", "numpy", "prometheus_client", "urllib3", "psutil", "pynvml"}
 
-MAY_EXIT = {"cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
+MAY_EXIT = {"commands/nsys_shim.py", "cli.py", "tui/app.py", "tui/terminal_app.py", "__main__.py"}
 MAY_SPAWN = {
     "commands/run.py",
+    "commands/run_nsys.py",
+    "commands/nsys_shim.py",
     "capture/process.py",
     "demo/simulator.py",
     "notify/command.py",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop_llm.redact_argv import redact_argv, redact_text
+from gputop_llm.redact_argv import is_secret_name, redact_argv, redact_record, redact_text
 
 HIDDEN = "***"
 SECRET_OPTIONS = [
@@ -45,6 +45,19 @@ SECRET_OPTIONS = [
         (["--x", '{"user": "u", "password": "p w"}'], ["--x", f'{{"user": "u", "password": "{HIDDEN}"}}']),
         (["hf_abcdefghijklmnopqrstuv"], [HIDDEN]),
         (["say sk-abcdefghijklmnopqrstuv twice"], [f"say {HIDDEN} twice"]),
+        (["bash", "-c", "vllm serve m --api-key one"], ["bash", "-c", f"vllm serve m --api-key {HIDDEN}"]),
+        (["sh", "-c", 'A=1 HF_TOKEN="a b" x --port 1'], ["sh", "-c", f"A=1 HF_TOKEN={HIDDEN} x --port 1"]),
+        (["x --password 'a b' --port 1"], [f"x --password {HIDDEN} --port 1"]),
+        (["x --api-key one two --port 1"], [f"x --api-key {HIDDEN} --port 1"]),
+        (["x --api-key=one --port 1"], [f"x --api-key={HIDDEN} --port 1"]),
+        (['x --api-key "cut of'], [f"x --api-key {HIDDEN}"]),
+        (['sh -c "x --api-key \\"a b\\""'], [f'sh -c "x --api-key {HIDDEN}']),
+        (["curl -H 'X-Api-Key: a b' http://h"], [f"curl -H 'X-Api-Key: {HIDDEN}' http://h"]),
+        (["--ngrok-authtoken", "abc"], ["--ngrok-authtoken", HIDDEN]),
+        (["--secretkey", "abc"], ["--secretkey", HIDDEN]),
+        (["--accesstoken=abc"], [f"--accesstoken={HIDDEN}"]),
+        (["--dbpassword", "abc"], ["--dbpassword", HIDDEN]),
+        (["OPENAI_API_KEY_1=abc"], [f"OPENAI_API_KEY_1={HIDDEN}"]),
     ],
 )
 def test_a_secret_is_blanked(argv, shown):
@@ -60,6 +73,8 @@ def test_a_secret_is_blanked(argv, shown):
         ["--kv-transfer-config", '{"kv_connector": "Nixl", "kv_role": "both"}'],
         ["http://127.0.0.1:8000/metrics", "key", "-1", ""],
         ["org/my-secret", "--seed", "-1"],
+        ["vllm serve m --max-num-batched-tokens 8192 --tokenizer org/tok --max-tokens=5 -tp 2"],
+        ["VLLM::Worker_TP0", "ray::RayWorkerWrapper.execute_method", "void at::native::k<float, key>(int*)"],
     ],
 )
 def test_what_is_no_secret_stays_as_it_is(argv):
@@ -68,6 +83,25 @@ def test_what_is_no_secret_stays_as_it_is(argv):
 
 def test_a_query_of_an_url_is_blanked():
     assert "abc" not in redact_text("https://host/x?X-Amz-Signature=abc")
+
+
+@pytest.mark.parametrize("name", ["NGROK_AUTHTOKEN", "S3_SECRETKEY", "APP_SECRETS", "OPENAI_API_KEY_1", "HF_TOKEN2"])
+def test_a_variable_of_a_secret_is_known_by_its_name(name):
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "NCCL_DEBUG", "VLLM_USE_V1"])
+def test_other_variables_are_no_secrets(name):
+    assert not is_secret_name(name)
+
+
+def test_a_record_keeps_its_form_without_secrets():
+    told = {"argv": ["x", "--api-key", "one"], "targets": [{"title": "x --token=one", "pid": 7, "rate": None}]}
+
+    assert redact_record(told) == {
+        "argv": ["x", "--api-key", HIDDEN],
+        "targets": [{"title": f"x --token={HIDDEN}", "pid": 7, "rate": None}],
+    }
 
 
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
@@ -88,3 +122,4 @@ def test_the_value_of_a_secret_option_is_nowhere_in_the_result(option, secret, j
     argv = [*around, f"{option}={secret}", *around] if joined else [*around, option, secret, *around]
 
     assert not any(secret in word for word in redact_argv(argv))
+    assert secret not in redact_text(" ".join(argv))

@@ -26,14 +26,18 @@ _OUTCOMES = {
 }
 
 
-def plan_lines(plan: Plan, width: int) -> list[Line]:
-    """What must be known before saying yes."""
-    title = rule([("Take a capture?", "title")], width, [("nothing is done yet", "dim")])
-    lines: list[Line] = [title]
+def plan_lines(plan: Plan, width: int, arming: str | None = None) -> list[Line]:
+    """What must be known before saying yes; `arming` is the symptom that it is to wait for."""
+    asked = "Take a capture?" if arming is None else f"Take a capture when {printable(arming)} holds?"
+    lines: list[Line] = [rule([(asked, "title")], width, [("nothing is done yet", "dim")])]
+    if arming is not None:
+        once = "once, the next time that it is raised (at once, if it is), without asking again; a disarms it"
+        lines += _labelled("when", once, width)
     for label, text in plan.facts():
         lines += _labelled(label, printable(text), width)
-    lines += [[], [("y", "key"), (" take it   ", ""), ("n, Enter, Esc", "key"), (" no (as it stands)   ", ""),
-                   ("+ −", "key"), (" longer, shorter", "")]]  # fmt: skip
+    yes = " take it   " if arming is None else " arm it   "
+    keys: Line = [("y", "key"), (yes, ""), ("n, Enter, Esc", "key"), (" no (as it stands)   ", "")]
+    lines += [[], [*keys, ("+ −", "key"), (" longer, shorter", "")]]
     return lines
 
 
@@ -65,6 +69,7 @@ def ended_lines(ended: Progress, width: int) -> list[Line]:
         ("why", ended.why),
         ("do", ended.todo),
         ("kept", ended.path or "nothing"),
+        ("no verdict", ended.details.get("bundle_error")),
     ):
         if text:
             lines += _labelled(label, printable(text), width)

@@ -22,6 +22,7 @@ class State:
     paused_s: float | None = None
     stalled_s: float | None = None
     simulated: str | None = None
+    armed: str | None = None
     message: str | None = None
     more_below: int = 0
 
@@ -116,7 +117,7 @@ class StatusLine:
 
 
 def status_line(state: State, width: int, commands: Sequence[Command] = COMMANDS) -> StatusLine:
-    """What must always be seen (simulated, paused, stalled), then keys as far as there is room."""
+    """What must always be seen (simulated, paused, stalled, armed), then keys as far as there is room."""
     line: Line = []
     if state.simulated is not None:
         line += [(f" SIMULATED: {printable(state.simulated.removeprefix('simulated: '))} ", "badge"), (" ", "")]
@@ -124,6 +125,8 @@ def status_line(state: State, width: int, commands: Sequence[Command] = COMMANDS
         line += [(f" PAUSED {uptime(state.paused_s)} ", "badge"), (" ", "")]
     if state.stalled_s is not None:
         line += [(f" NO NEW DATA for {uptime(state.stalled_s)} ", "badge"), (" ", "")]
+    if state.armed is not None:
+        line += [(f" ARMED {printable(state.armed)} ", "badge"), (" ", "")]
     if state.message is not None:
         line.append((printable(state.message), "strong"))
         return StatusLine(fit(line, width), ())

@@ -34,7 +34,6 @@ GAP = 2
 VALUE = 11
 LIMIT = 11
 CHART_LEAST, CHART_MOST = 5, 12
-CAPTURE_UNBUILT = "not built yet: captures come later"
 
 _TITLES = {rule_.id: rule_.title for rule_ in RULES}
 CAPTURES = {
@@ -251,7 +250,9 @@ def _proof(symptom: Symptom, width: int) -> list[Line]:
     if symptom.next_capture is None:
         return [*lines, *wrapped("none: no trace would tell more than the numbers above", width, "dim")]
     wanted = CAPTURES.get(symptom.next_capture, printable(symptom.next_capture))
-    return [*lines, *wrapped(wanted, width), [("c", "key"), (f": {CAPTURE_UNBUILT}", "dim")]]
+    first: Line = [("s", "key"), (" reads them", "dim")] if symptom.next_capture == "py-spy" else []
+    keys: Line = [*first, ("   " if first else "", ""), ("c", "key"), (" captures now   ", "dim"), ("a", "key")]
+    return [*lines, *wrapped(wanted, width), [*keys, (" when it holds", "dim")]]
 
 
 def _hanging(head: str, text: str, width: int, role: str = "", head_role: str = "dim") -> list[Line]:

@@ -39,7 +39,7 @@ class ConfirmScreen(_OnDesk, PageScreen):
     ]
 
     def lines(self, view: View, width: int) -> Sequence[Line]:
-        return plan_lines(self.desk.plan, width) if self.desk.plan is not None else []
+        return plan_lines(self.desk.plan, width, self.desk.arming) if self.desk.plan is not None else []
 
     def action_take(self) -> None:
         self.desk.take()

@@ -18,7 +18,7 @@ from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.ptrace import Registers
 from gputop_llm.capture.inject.runtime import find_runtime
 from gputop_llm.capture.inject.waits import LONGEST_LIMIT_S, Wait, _limit_s
-from gputop_llm.capture.plan import LATER_S
+from gputop_llm.capture.native_way import LATER_S
 from tests.capture.inject.support import HERE
 
 INJECT = HERE.parents[2] / "gputop_llm/capture/inject"

@@ -345,8 +345,9 @@ static void step(int at)
 {
     unsigned correlation = ++correlations;
     uint64_t now = now_ns();
-    struct call runtime = {5, 211, now - 900, now - 500, (uint32_t)getpid(), (uint32_t)(0x1000 + at), correlation, 0};
-    struct call driver = {4, 652, now - 800, now - 600, (uint32_t)getpid(), (uint32_t)(0x1000 + at), correlation, 7};
+    uint32_t thread = (uint32_t)(uintptr_t)pthread_self();
+    struct call runtime = {5, 211, now - 900, now - 500, (uint32_t)getpid(), thread, correlation, 0};
+    struct call driver = {4, 652, now - 800, now - 600, (uint32_t)getpid(), thread, correlation, 7};
     put(at, &runtime, sizeof runtime);
     put(at, &driver, sizeof driver);
     for (unsigned node = 1; node <= 2; node++) {

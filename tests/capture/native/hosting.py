@@ -79,7 +79,7 @@ def built(cache: Path) -> Built:
         if not made.host.exists():
             for path in (made.bare_cupti, made.unknown_torch):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            assert build_hook().build(NATIVE, made.client) == ""
+            assert build_hook().build(sorted(NATIVE.glob("*.c")), made.client) == ""
             strict = [compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"]
             shared = [*strict, "-fPIC", "-shared"]
             driver = ["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", f"-L{folder}", "-l:libcuda.so.1"]

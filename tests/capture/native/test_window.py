@@ -68,7 +68,8 @@ def test_every_field_of_every_record_comes_out_whatever_the_version(a_host, a_li
         ("cudaLaunchKernel_v7000", 5, 0),
         ("cuLaunchKernelEx", 4, 7),
     }
-    assert set(calls["thread"].tolist()) == {0x1000}
+    (thread,) = set(calls["thread"].tolist())
+    assert thread != 0
     assert (calls["end"] > calls["start"]).all()
     assert record.end["records"] == record.row_count == 50 * STEP_RECORDS
     assert record.end["dropped"] == record.end["unreturned"] == 0

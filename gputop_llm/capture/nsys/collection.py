@@ -1,0 +1,188 @@
+"""One collection of nsys from its start to the record in the capture's folder; and the same ended after a crash.
+
+nsys writes its report into a folder of its own beside the capture's: it holds the environment of the program, and is
+removed when the record is made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.nsys.export import clean
+from gputop_llm.capture.nsys.failures import explained, meaning_of
+from gputop_llm.capture.nsys.tool import Tool, distrusted
+from gputop_llm.capture.undo import Step
+from gputop_llm.errors import GputopError
+from gputop_llm.store.bundle import EXPORT
+
+RECORD = f"nsys{EXPORT}"
+STOP = "nsys-stop"
+#: Two minutes were needed for the report of 2 GB.
+STOP_WITHIN_S, EXPORT_WITHIN_S = 240.0, 240.0
+_APPEARS_WITHIN_S = 10.0
+#: A report of a program that ended meanwhile is written by nsys itself.
+_WRITTEN_WITHIN_S = 30.0
+_LOOK_S = 0.1
+_REPORTS = (".nsys-rep", ".qdrep")
+
+
+class Collection:
+    """One collection.
+
+    Args:
+        tool: the nsys of the session.
+        session: its ID, or the name of one that is made for it.
+        folder: of the capture.
+        options: of its start.
+    """
+
+    def __init__(
+        self, tool: Tool, session: str, folder: CaptureFolder, options: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._options = options
+        self.tool = tool
+        self.session = session
+        self._folder = folder
+        self._raw = raw_folder(folder)
+        self._output = self._raw / "report"
+        self.words = ""
+        self.report_bytes = 0
+        self.events = 0
+        self.whole = False
+
+    @property
+    def step(self) -> Step:
+        """What undoes it."""
+        place, name = self._folder.named
+        return {"do": STOP, "nsys": str(self.tool.path), "session": self.session, "folder": place, "name": name}
+
+    def start(self) -> None:
+        """Starts it.
+
+        Raises:
+            GputopError: it did not start.
+        """
+        try:
+            self._raw.mkdir(mode=0o700)
+        except OSError as error:
+            raise GputopError(f"cannot make {self._raw}", error.strerror or str(error)) from error
+        self.tool.start(self._output, self._options)
+        until = time.monotonic() + _APPEARS_WITHIN_S
+        while True:
+            now = self.tool.session(self.session)
+            if now is not None and now.collecting:
+                return
+            if now is None or time.monotonic() > until:
+                state = f"its session is {now.state}" if now is not None else "its session is gone"
+                raise GputopError("cannot start nsys", f"it said that it had started, and {state}", "try again")
+            time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """Ends it and makes the record of its report.
+
+        Raises:
+            GputopError: there is no report, or it can't be read.
+        """
+        files: Sequence[Path] = ()
+        try:
+            files, self.words = self.tool.stop(self.session, STOP_WITHIN_S)
+        except GputopError:
+            # A program that ended takes its session along; the report is then written by what is left of it, and the
+            # export after it: whether that is whole can't be told.
+            if not self._written():
+                raise
+            report = self._output.with_suffix(".nsys-rep")
+            self._output = self._output.with_name("exported")
+            self.tool.export(report, self._output.with_suffix(EXPORT), EXPORT_WITHIN_S)
+        self._make_record(files)
+
+    def remove(self) -> None:
+        """Removes what nsys wrote."""
+        shutil.rmtree(self._raw, ignore_errors=True)
+
+    def _written(self) -> bool:
+        until = time.monotonic() + _WRITTEN_WITHIN_S
+        size = -1
+        while time.monotonic() < until:
+            with suppress(OSError):
+                now = self._output.with_suffix(".nsys-rep").stat().st_size
+                if now == size > 0:
+                    return True
+                size = now
+            time.sleep(1.0)
+        return False
+
+    def _make_record(self, files: Sequence[Path]) -> None:
+        export = self._ours(files, (EXPORT,))
+        if export is None:
+            report = self._ours(files, _REPORTS)
+            if report is None:
+                raise self._nothing(files)
+            export = self._output.with_suffix(EXPORT)
+            self.tool.export(report, export, EXPORT_WITHIN_S)
+        with suppress(OSError):
+            self.report_bytes = export.stat().st_size
+        os.close(self._folder.open_record(RECORD))
+        self.events = clean(export, self._folder.inside / f"{RECORD}.part")
+        self._folder.whole(RECORD)
+        self.whole = True
+
+    def _ours(self, files: Sequence[Path], endings: Sequence[str]) -> Path | None:
+        """The file of one of these kinds: where it was to be; else where nsys says that it put it."""
+        planned = [self._output.with_suffix(ending) for ending in endings]
+        named = [path for path in files if path.suffix in endings]
+        for path in (*planned, *named):
+            with suppress(OSError):
+                about = os.lstat(path)
+                if stat.S_ISREG(about.st_mode) and about.st_size > 0 and about.st_uid in (0, os.geteuid()):
+                    if path.parent == self._raw:
+                        return path
+                    return Path(shutil.move(path, self._output.with_suffix(path.suffix)))
+        return None
+
+    def _nothing(self, files: Sequence[Path]) -> GputopError:
+        unread = next((path for path in files if path.suffix == ".qdstrm"), None)
+        if unread is not None or (meaning_of(self.words) is not None):
+            if unread is not None:
+                unread.unlink(missing_ok=True)
+            meaning = explained("Importer error status" if unread is not None else self.words)
+            return GputopError("nsys wrote no report", meaning.why, meaning.todo)
+        return GputopError(
+            "nsys wrote no report", "it ended the collection and named no file", "try a longer window, without a range"
+        )
+
+
+def raw_folder(folder: CaptureFolder) -> Path:
+    """Where nsys writes for a capture."""
+    place, name = folder.named
+    return Path(place) / f".{name}.nsys"
+
+
+def undo(step: Step) -> str | None:
+    """Stops the collection of a capture whose process is gone, and keeps its record; why not, as a clause."""
+    path = Path(str(step.get("nsys")))
+    folder = CaptureFolder(Path(str(step.get("folder"))), str(step.get("name")))
+    collection = Collection(Tool(path), str(step.get("session")), folder)
+    try:
+        if (doubt := distrusted(path)) is not None:
+            return f"nsys was not stopped: {doubt}"
+        now = collection.tool.session(collection.session)
+        if now is None or not now.collecting:
+            return None
+        folder.open()
+        try:
+            collection.stop()
+        finally:
+            folder.close()
+    except (GputopError, OSError) as failure:
+        return failure.sentence() if isinstance(failure, GputopError) else str(failure)
+    finally:
+        collection.remove()
+    return None
