@@ -22,8 +22,9 @@ from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.errors import GputopError
 
 FOLDER = "/tmp"
-#: Each rank must have asked by then; the start comes so much later that its warm-up is over.
-ASKED_S, _LEAD_S = ASKS_EVERY_S + 1.0, WARM_UP_S + 1.0
+#: Each rank must have asked by then; the start comes so much later that it may have had to ask once more (daemon.py),
+#: and its warm-up is over.
+ASKED_S, LEAD_S = ASKS_EVERY_S + 1.0, ASKS_EVERY_S + WARM_UP_S + 1.5
 #: Kineto's loop looks once a second; then it sorts and writes.
 _WRITTEN_S = 60.0
 _STILL_S, _TICK_S = 0.3, 0.05
@@ -62,11 +63,11 @@ class DaemonTaker:
 
     def begin(self) -> None:
         plan, setting = self._plan, self._setting
-        setting.deadline(ASKED_S + _LEAD_S + 10.0)
+        setting.deadline(ASKED_S + LEAD_S + 10.0)
         setting.tell("start", f"waiting to be asked, which each process does every {ASKS_EVERY_S:g} s")
         self._traces = {rank.number: Traces(rank.pid, self._place(rank)) for rank in plan.ranks}
         now = time.time()
-        start_s = now + ASKED_S + _LEAD_S
+        start_s = now + ASKED_S + LEAD_S
         options: Mapping[str, Any] = {**OPTIONS, **plan.options}
         what = {name: bool(options[name]) for name in OPTIONS}
         orders = {
@@ -82,7 +83,6 @@ class DaemonTaker:
                 self._daemon.answer(_TICK_S)
         finally:
             self._given = bool(self._daemon.given)
-            self._daemon.close()
         self._asked_ms = (time.monotonic() - began) * 1000
         deaf = [rank.pid for rank in plan.ranks if rank.pid not in self._daemon.given]
         if not self._given:
@@ -98,22 +98,26 @@ class DaemonTaker:
     def follow(self) -> Recorded:
         plan, setting = self._plan, self._setting
         assert self.starts_ns is not None
-        setting.deadline(_LEAD_S + ASKED_S + plan.window_s + _WRITTEN_S + 10.0)
+        setting.deadline(LEAD_S + ASKED_S + plan.window_s + _WRITTEN_S + 10.0)
         guards = Guards(plan, setting.folder.inside, setting.samples)
         cancelled = False
         give_up_ns = self.starts_ns + int((plan.window_s + _WRITTEN_S) * 1e9)
         while not self._written() and time.monotonic_ns() < give_up_ns:
             since_s = (time.monotonic_ns() - self.starts_ns) / 1e9
+            # The name is held: a question that fails is asked again for 10 s, and the order is read after it alone.
+            if self._daemon is not None:
+                self._daemon.answer(_TICK_S)
             setting.tell_recording(min(1.0, max(0.0, since_s / plan.window_s)), self.bytes)
             # What was ordered takes place: a cancel only ends our interest in it.
             cancelled = cancelled or setting.cancelled()
             if (trouble := guards.trouble(0, min(since_s, plan.window_s))) is not None:
                 return Recorded(trouble=trouble)
-            time.sleep(_TICK_S)
         return Recorded(cancelled)
 
     def stop(self) -> str | None:
         setting = self._setting
+        if self._daemon is not None:
+            self._daemon.close()
         for rank in self._plan.ranks:
             traces = self._traces[rank.number]
             found = traces.found()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KEY = "kineto-daemon"
 TITLE = "torch.profiler on demand"
 COST = Cost(
-    0.1, None, 5.0, "a CPU-only PyTorch loop; torch sorts on a thread of its own, without the interpreter's lock. "
+    0.3, None, 5.0, "a CPU-only PyTorch loop; torch sorts on a thread of its own, without the interpreter's lock. "
     "Not measured on a GPU",
 )  # fmt: skip
 OPTIONS = {"cpu": True, "shapes": True, "memory": False, "stacks": False}
@@ -42,7 +42,7 @@ def words(plan: Plan) -> Words:
         title=TITLE,
         what=f"record what the GPU does in {plan.target}{' with ' + ', '.join(extra) if extra else ''}",
         how=f"{plan.processes()} asked for orders every {ASKS_EVERY_S:g} s since it began: the next question is "
-        f"answered by us, in place of a {NAME} daemon; all ranks begin together, some {3 + ASKS_EVERY_S:g} s from now. "
+        f"answered by us, in place of a {NAME} daemon; all ranks begin together, in {4 + 2 * ASKS_EVERY_S:g} s. "
         "Nothing is injected",
         stays="nothing of ours; torch keeps its subscription to CUPTI, as after any use of torch.profiler",
         ends="by itself after its time. Once a process has its order, it can't be taken back",

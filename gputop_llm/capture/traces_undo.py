@@ -10,8 +10,8 @@ from gputop_llm.capture.endpoint.kinds import Call, Endpoint
 from gputop_llm.capture.undo import Step
 
 DO = "remove-traces"
-#: From the order to the trace: questions come every 5 s, and a second of warm-up and of sorting is usual.
-_APPEARS_S = 15.0
+#: From the order to the trace: two questions may be needed, one every 5 s; then it warms up, and sorts.
+_APPEARS_S = 25.0
 _NEVER = re.compile(r"(?!)")
 _TICK_S = 0.2
 

@@ -55,6 +55,7 @@ def main():
     if name := os.environ.get("GPUTOP_TEST_DAEMON"):
         daemon.NAME = name
         kineto_daemon_taker.ASKED_S = float(os.environ.get("GPUTOP_TEST_ASKED_S", "3"))
+        kineto_daemon_taker.LEAD_S = 2.0
     if library := os.environ.get("GPUTOP_TEST_LIBRARY"):
         native.library_path = lambda: Path(library)
     if os.environ.get("GPUTOP_TEST_LONG_VERDICT"):
@@ -86,7 +87,9 @@ def judge_until_cancelled():
     read = bundling.read_capture
 
     def reading(records, cancelled):
+        until = time.monotonic() + 20.0
         while not cancelled():
+            assert time.monotonic() < until
             time.sleep(0.01)
         return read(records, cancelled=cancelled)
 

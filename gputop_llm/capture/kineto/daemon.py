@@ -1,8 +1,13 @@
 """Stands in for the daemon that torch's profiler asks for orders where KINETO_USE_DAEMON is set.
 
 Such a process asks an abstract datagram socket named "dynolog", every 5 s, whether there is something to record. Each
-datagram is a header (bytes of the payload, and its type, NUL-padded to 32) and the payload. Whoever isn't to be
-recorded gets an empty answer. Who asks is told by the kernel (SCM_CREDENTIALS), not by what it says.
+datagram is a header (bytes of the payload, and its type, NUL-padded to 32) and the payload. Who asks is told by the
+kernel (SCM_CREDENTIALS), not by what it says.
+
+Answered is the first question of each process that is to record, and nothing else: a process that has tried to ask for
+10 s in vain (there was no daemon) counts its last attempt as failed even where it came through, and reads the answer
+when it has asked the next time. One answer more, and it would be one answer behind for ever. The name must be held
+until then.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ WARM_UP_S = 1
 _HEADER = struct.Struct("<Q32s")
 _REQUEST = struct.Struct("<iiq")
 _CREDENTIALS = struct.Struct("3i")
-_REGISTRATION, _QUESTION = b"ctxt", b"req"
+_QUESTION = b"req"
 _ACTIVITIES = 2
 _MOST_BYTES = 8192
 
@@ -114,13 +119,12 @@ class Daemon:
             return
         kind = _HEADER.unpack_from(data)[1].partition(b"\0")[0]
         payload = data[_HEADER.size :]
-        if kind == _REGISTRATION:
-            self._send(kind, struct.pack("<i", 1), sender)
-        elif kind == _QUESTION and len(payload) >= _REQUEST.size:
-            wants = _REQUEST.unpack_from(payload)[0]
-            order = self._orders.get(pid) if pid is not None and pid not in self.given and wants & _ACTIVITIES else None
-            if self._send(kind, order.text().encode("utf-8") if order else b"", sender) and order and pid is not None:
-                self.given.add(pid)
+        if kind != _QUESTION or len(payload) < _REQUEST.size or pid is None or pid in self.given:
+            return
+        order = self._orders.get(pid)
+        wants = _REQUEST.unpack_from(payload)[0]
+        if order is not None and wants & _ACTIVITIES and self._send(kind, order.text().encode("utf-8"), sender):
+            self.given.add(pid)
 
     def _send(self, kind: bytes, payload: bytes, to: bytes) -> bool:
         with suppress(OSError):

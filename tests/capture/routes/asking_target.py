@@ -6,6 +6,7 @@ JSON.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -20,6 +21,7 @@ BEHAVIOURS = {
     "deaf": "never asks",
     "idle": "is told, and writes nothing",
     "short": "writes half of its trace",
+    "late": "reads the answer to its first question when it has asked a second one",
 }
 NAME, LIBRARY, BEHAVIOUR = sys.argv[1:]
 HEADER = struct.Struct("<Q32s")
@@ -47,7 +49,7 @@ def write(told):
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5, "args": {}}
     text = json.dumps({"schemaVersion": 1, "traceEvents": [event] * 300})
     with open(path + ".tmp", "w") as file:
-        file.write(text if BEHAVIOUR == "good" else text[: len(text) // 2])
+        file.write(text if BEHAVIOUR != "short" else text[: len(text) // 2])
     os.rename(path + ".tmp", path)
 
 
@@ -58,13 +60,19 @@ def main():
     peer.bind(f"\0gputop-test-client-{os.getpid()}\0".encode())
     peer.settimeout(0.5)
     print("ready", flush=True)
-    busy = False
+    busy = asked = False
     while True:
         time.sleep(0.1)
         if BEHAVIOUR == "deaf":
             continue
-        ask(peer, b"ctxt", struct.pack("<iiq", 0, os.getpid(), 0))
         pids = (os.getpid(), os.getppid())
+        if BEHAVIOUR == "late" and not asked:
+            # Its last attempt comes through, and counts as failed.
+            payload = struct.pack("<iiq2i", 3, len(pids), 0, *pids)
+            with contextlib.suppress(OSError):
+                peer.sendto(HEADER.pack(len(payload), b"req") + payload, f"\0{NAME}\0".encode())
+                asked = True
+            continue
         config = ask(peer, b"req", struct.pack("<iiq2i", 1 if busy else 3, len(pids), 0, *pids))
         if config:
             told = dict(line.split("=", 1) for line in config.decode().splitlines())

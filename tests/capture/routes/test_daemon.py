@@ -123,6 +123,15 @@ def test_what_is_recorded_is_what_was_asked_for(options, expected, start, captur
     assert told.items() >= expected.items()
 
 
+def test_an_answer_that_is_read_late_is_in_time_and_none_is_left_over(start, captures):
+    target = start("late")
+    with capture(plan_of(target, folder=captures)) as run:
+        assert last_of(run).outcome == "done"
+
+    json.loads(target.stdout.readline())
+    assert not select.select([target.stdout], [], [], 0)[0], "it had one order"
+
+
 def test_who_does_not_ask_is_refused(start, captures, monkeypatch):
     monkeypatch.setenv("GPUTOP_TEST_ASKED_S", "0.7")
     target = start("deaf")
