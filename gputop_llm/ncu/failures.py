@@ -95,7 +95,7 @@ _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
         ),
         (
             "lock-file",
-            r"Failed to (open|create) lock file",
+            r"Failed to (open|create|open/create) lock file",
             "another user's ncu left its lock file",
             "set TMPDIR to a folder of your own",
         ),

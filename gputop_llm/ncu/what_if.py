@@ -18,13 +18,20 @@ from gputop_llm.verdict.facts import listed, share
 _HOT_PCT = 5.0
 _NOT_KERNELS = {"copy", "memset", "NCCL", "opaque graph replay"}
 _OPAQUE = "opaque graph replay"
+#: One profile is not valid for another shape.
+_OTHER_SHAPE = {
+    True: "",
+    False: "; and low: the capture has this kernel with other grids only, so another shape was profiled",
+    None: "; the capture has no grids: the profiled shape need not be the live one",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
     """A group of the profile, and its share of the window (None: not in the capture).
 
-    `same_grid` is true where that is the share of launches with the same grid, None where grids can't be compared.
+    `same_grid` is true where that is the share of launches with the same grid, false where the capture has the kernel
+    with other grids only, None where grids can't be compared.
     """
 
     group: Group
@@ -50,7 +57,7 @@ def beside(capture: Verdict, shares: Shares, profiled: Verdict, groups: Sequence
     says what that is of the window.
     """
     rows = [row for row in capture.tables.get("kernels", ()) if row.get("family") not in _NOT_KERNELS]
-    matches = [_match(group, shares) for group in groups]
+    matches = _matches(groups, shares)
     found = [match for match in matches if match.window_pct is not None]
     added = [_gives(match) for match in found]
     hot = max(rows, key=lambda row: _number(row.get("window_pct")) or 0.0, default=None)
@@ -76,13 +83,20 @@ def beside(capture: Verdict, shares: Shares, profiled: Verdict, groups: Sequence
     )
 
 
-def _match(group: Group, shares: Shares) -> _Match:
-    name, blocks = plain(group.seen.kernel.full_name), group.seen.kernel.blocks
-    whole = shares.get((name, None))
-    grids = {known for known_name, known in shares if known_name == name and known is not None}
-    if whole is None or blocks is None or not grids:
-        return _Match(group, whole, None)
-    return _Match(group, shares.get((name, blocks)), blocks in grids)
+def _matches(groups: Sequence[Group], shares: Shares) -> list[_Match]:
+    keys = [(plain(group.seen.kernel.full_name), group.seen.kernel.blocks) for group in groups]
+    with_grids = {name for name, blocks in shares if blocks is not None}
+    exact = {name for name, blocks in keys if blocks is not None and (name, blocks) in shares}
+    found = []
+    for group, (name, blocks) in zip(groups, keys, strict=True):
+        whole = shares.get((name, None))
+        if whole is None or blocks is None or name not in with_grids:
+            found.append(_Match(group, whole, None))
+        elif name in exact:
+            found.append(_Match(group, shares.get((name, blocks)), True))
+        else:
+            found.append(_Match(group, whole, False))
+    return found
 
 
 def _name(match: _Match) -> str:
@@ -127,8 +141,7 @@ def _gives(match: _Match) -> Finding:
         advice=(),
         recoverable_pct=gives,
         recoverable_formula="its share of the window × the part of its time above the floor",
-        confidence="an upper bound: no kernel reaches its roof"
-        + ("" if match.same_grid else "; the capture has no grids: the profiled shape need not be the live one"),
+        confidence=f"an upper bound: no kernel reaches its roof{_OTHER_SHAPE[match.same_grid]}",
         refuted_by="the kernel runs beside others, so that less of the window hangs on it",
         next_capture=None,
         subject=None,
