@@ -69,7 +69,7 @@ def judge(
     findings = tuple(finding for _, finding in sorted(ranked, key=lambda one: one[0]))
     tables = {
         "launches": tuple(_row(group) for group in groups),
-        "roofline": tuple(_roof(group) for group in groups if group.judged),
+        "roofline": tuple(_roof(group) for group in groups if group.judged and _on_the_roofline(group.seen)),
     }
     verdict = Verdict(
         judged=judged,
@@ -186,6 +186,10 @@ def _row(group: Group) -> dict[str, object]:
         "device_name": printable(kernel.device_name) if kernel.device_name else None,
         "full_name": printable(kernel.full_name),
     }
+
+
+def _on_the_roofline(seen: Seen) -> bool:
+    return seen.point.floor_ns is not None or seen.point.flop is not None
 
 
 def _roof(group: Group) -> dict[str, object]:

@@ -24,6 +24,9 @@ L2_SIZE = ("device__attribute_l2_cache_size",)
 #: Of the same slices: what was asked of L2, and what L2 had to fetch from DRAM to answer.
 L2_ASKED = (f"lts__t_sectors{_ELAPSED}",)
 L2_FILLED = (f"lts__d_sectors_fill_device{_ELAPSED}",)
+SECTORS_OF_A_LOAD = ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",)
+LOAD_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
+LOAD_REQUESTS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",)
 
 WAVES = ("launch__waves_per_multiprocessor",)
 REGISTERS = ("launch__registers_per_thread",)

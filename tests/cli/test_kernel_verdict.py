@@ -14,6 +14,7 @@ from tests.support.captures import CAPTURES
 from tests.support.kernels import ALONE, DETAILS, FULL, GEMV, RAW, TINY
 
 EAGER = CAPTURES / "h200/kineto_torch-eager-decode_cpu+cuda_0.5s.json.gz"
+NATIVE = CAPTURES / "h200/native_vllm-0.24_named_0.5s.gtw.xz"
 DOCUMENT = (CAPTURES.parent / "docs" / "kernel-verdict.md").read_text(encoding="utf-8")
 VERDICT_DOCUMENT = (CAPTURES.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
 DEADLINE_S = 60
@@ -38,7 +39,7 @@ def test_no_line_of_the_text_is_wider_than_100_columns(capsys, path):
     assert max(map(len, verdict(capsys, path)[1].splitlines())) <= 100
 
 
-@pytest.mark.parametrize("paths", [(ALONE,), (GEMV,), (EAGER, RAW)], ids=["report", "csv", "beside a capture"])
+@pytest.mark.parametrize("paths", [(FULL,), (GEMV,), (EAGER, RAW)], ids=["report", "csv", "beside a capture"])
 def test_json_has_the_documented_names_and_no_nan(capsys, paths):
     out = verdict(capsys, *paths, "--json")[1]
     said = json.loads(out, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
@@ -94,6 +95,18 @@ def test_beside_a_capture_the_order_of_the_files_is_no_matter(capsys):
     assert first["tables"]["what_if"] == second["tables"]["what_if"]
     assert first["headline"] == second["headline"]
     assert first["capture"]["files"] == [str(EAGER), str(RAW)]
+
+
+def test_beside_a_bundle_its_hot_kernels_are_compared(capsys, tmp_path):
+    record = tmp_path / "bundle" / "rank0_pid546.gtw.xz"
+    record.parent.mkdir()
+    record.write_bytes(NATIVE.read_bytes())
+    said = json.loads(verdict(capsys, record.parent, ALONE, "--json")[1])
+    ids = [finding["id"] for finding in said["findings"]]
+
+    assert said["capture"]["format"] == "native"
+    assert "what-if" in ids or "not-the-hot-kernel" in ids
+    assert "kernel-warm-l2" in ids
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop_llm.model.finding import Weight
+from gputop_llm.ncu.model import GemmShape
 from tests.support.kernels import ELAPSED, GEMM, PLENTY, found, ids, judged, kernel, rule
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
@@ -43,6 +44,39 @@ def test_near_drams_roof_is_healthy_and_the_lever_is_fewer_bytes():
     assert "the lever is fewer bytes" in verdict.headline
     assert verdict.findings[0].weight is Weight.NOTE
     assert "each step reads every weight once" in verdict.findings[0].cause
+
+
+def test_sectors_and_bytes_stand_beside_what_the_shape_needs():
+    loads = {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 1600.0,
+             "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 100.0, "dram__bytes.sum": 100e6}  # fmt: skip
+    shapes = {(GEMM, 1056): GemmShape(32, 8192, 2048)}
+    verdict = judged(kernel(sm=20, memory=93, dram=93, l2=60, with_=loads), shapes=shapes)
+    facts = {fact.name: fact.value for fact in verdict.findings[1].facts}
+
+    assert ids(verdict) == ["kernel-extra-bytes", "kernel-dram-bound"]
+    assert facts["sectors of a load"] == 16
+    assert facts["moved by DRAM"] == 100e6
+    assert facts["needed by the shape"] == 2 * (32 * 2048 + 2048 * 8192 + 32 * 8192)
+    assert verdict.findings[0].recoverable_pct == pytest.approx(65.8, abs=0.1)
+
+
+WARM = {f"lts__t_sectors{ELAPSED}": 40.0, f"lts__d_sectors_fill_device{ELAPSED}": 0.01}
+
+
+@pytest.mark.parametrize(("name", "weight"), [(GEMM, Weight.FINDING), ("vllm::rms_norm_kernel", Weight.NOTE)])
+def test_a_warm_l2_matters_where_the_live_run_reads_from_dram(name, weight):
+    verdict = judged(kernel(name, sm=20, memory=70, dram=5, l2=70, with_=WARM))
+
+    assert found(verdict, "kernel-warm-l2").weight is weight
+
+
+def test_l2_that_fetched_is_not_warm_and_neither_is_one_that_was_hardly_used():
+    fetched = {**WARM, f"lts__d_sectors_fill_device{ELAPSED}": 20.0}
+    unused = {f"lts__t_sectors{ELAPSED}": 1.0, f"lts__d_sectors_fill_device{ELAPSED}": 0.0}
+
+    for metrics in (fetched, unused, {"lts__t_sector_hit_rate.pct": 99.0}):
+        verdict = judged(kernel(sm=20, memory=70, dram=5, l2=70, with_=metrics), options={"cache-control": "none"})
+        assert "kernel-warm-l2" not in ids(verdict)
 
 
 def test_compute_is_named_by_its_busiest_pipe():

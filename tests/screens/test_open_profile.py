@@ -29,6 +29,7 @@ async def test_a_profile_opens_on_its_page():
 
         assert "small grid, 96 blocks on 132 SMs" in text
         assert "Profiled kernels" in text
+        assert "≤ 27 %" in text
         await it.press("enter")
         assert it.on_top == "finding"
         before = screen_text(app)

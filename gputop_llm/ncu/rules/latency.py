@@ -54,6 +54,10 @@ def _small_grid(seen: Seen) -> Finding | None:
     said += f" (SM {share(kernel.sm_pct)}, memory {share(kernel.memory_pct)})"
     if little:
         said += f"; a full wave alone gives {share(room)}"
+    every = blocks is not None and sms is not None and blocks >= sms
+    idle = (
+        "each SM has a block, but too few warps to cover their waiting" if every else "SMs without a block do nothing"
+    )
     product = seen.family in (Family.GEMM, Family.MOE_GEMM, Family.ATTENTION)
     return Finding(
         id="kernel-small-grid",
@@ -65,8 +69,8 @@ def _small_grid(seen: Seen) -> Finding | None:
             Fact("SMs", sms, "", "of the device"),
             *seen.light(),
         ),
-        cause="there is less work in flight than the GPU has room for: SMs without a block do nothing, and there is no "
-        "second wave whose work could hide the beginning and end of the first"
+        cause=f"there is less work in flight than the GPU has room for: {idle}, and there is no second wave whose work "
+        "could hide the beginning and end of the first"
         + ("; so it is with decode: few tokens make few tiles" if product else ""),
         advice=(_SPLIT, _BATCH) if product else (_MERGE, _BATCH),
         recoverable_pct=gives,

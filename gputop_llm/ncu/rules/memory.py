@@ -6,6 +6,7 @@ from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.ncu import names
 from gputop_llm.ncu.bound import MEMORY_KINDS, NEAR_ROOF_PCT, Kind
+from gputop_llm.ncu.model import KernelReport
 from gputop_llm.ncu.rules.finding import Seen
 from gputop_llm.verdict.facts import share
 from gputop_llm.verdict.kernel_names import Family
@@ -42,6 +43,14 @@ def look(seen: Seen) -> Finding | None:
             *seen.light(),
             Fact("L2 hit rate", kernel.first(names.L2_HIT), "%", names.L2_HIT[0]),
             Fact("L1 hit rate", kernel.first(names.L1_HIT), "%", names.L1_HIT[0]),
+            Fact(
+                "sectors of a load",
+                _sectors(seen.kernel),
+                "per request",
+                "of global loads; 4 where 32 threads read 4 bytes",
+            ),
+            Fact("moved by DRAM", kernel.dram_bytes, "bytes", "counted, or rate × duration"),
+            Fact("needed by the shape", seen.point.bytes_needed, "bytes", "inputs once and the result once"),
         ),
         cause=_cause(seen, level),
         advice=(_FEWER_BYTES,) if seen.kind is Kind.DRAM else (_REUSE, _FEWER_BYTES),
@@ -52,6 +61,12 @@ def look(seen: Seen) -> Finding | None:
         next_capture=None if near else "ncu --set full: hit rates and sectors per request of each level",
         of="kernel",
     )
+
+
+def _sectors(kernel: KernelReport) -> float | None:
+    known = kernel.first(names.SECTORS_OF_A_LOAD)
+    sectors, requests = kernel.first(names.LOAD_SECTORS), kernel.first(names.LOAD_REQUESTS)
+    return sectors / requests if known is None and sectors is not None and requests else known
 
 
 def _cause(seen: Seen, level: str) -> str:

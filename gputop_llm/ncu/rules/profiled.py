@@ -10,9 +10,11 @@ from gputop_llm.ncu import names
 from gputop_llm.ncu.rules.finding import Seen
 from gputop_llm.units import size
 from gputop_llm.verdict.facts import listed, share
+from gputop_llm.verdict.kernel_names import Family
 
 #: Traffic beyond the least that the shape needs, from here on worth telling.
 _EXTRA_WORTH = 1.2
+_READ_ONCE_A_STEP = {Family.GEMM, Family.MOE_GEMM, Family.ATTENTION, Family.OTHER}
 
 
 def look(seen: Seen) -> Iterator[Finding]:
@@ -29,7 +31,8 @@ def _warm(seen: Seen) -> Finding | None:
     needed = f" of the {size(warm.needed_bytes)} that the shape needs" if warm.needed_bytes else ""
     return Finding(
         id="kernel-warm-l2",
-        weight=Weight.FINDING,
+        # What a kernel before it has just written is in L2 in the live run too.
+        weight=Weight.FINDING if seen.family in _READ_ONCE_A_STEP else Weight.NOTE,
         headline=f"Profiled with a warm L2: hit rate {share(warm.hit_pct)}, DRAM moved {size(warm.dram_bytes)}{needed}",
         facts=(
             Fact("L2 hit rate", warm.hit_pct, "%", names.L2_HIT[0]),
