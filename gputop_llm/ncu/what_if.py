@@ -65,7 +65,9 @@ def beside(capture: Verdict, shares: Shares, profiled: Verdict, groups: Sequence
     if not any(_name(match) == hottest or (match.window_pct or 0.0) >= _HOT_PCT for match in found):
         added.append(_another(matches, hot, capture))
     notes = [f"not in the capture: {_label(m)}" for m in matches if m.window_pct is None and found]
-    kept = [f for f in profiled.findings if f.id != "nvidia-disagrees" or len(groups) <= 2]
+    # Of a single kernel the profile's own verdict needs no subject; among the capture's findings it does.
+    only = printable(groups[0].seen.name, 60) if len(groups) == 1 else None
+    kept = [replace(finding, subject=finding.subject or only) for finding in profiled.findings]
     tables = {**capture.tables, **profiled.tables}
     if found:
         tables["what_if"] = tuple(_row(match) for match in found)
@@ -192,7 +194,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
     if finding.weight is Weight.NOTE:
         return 2, -(finding.recoverable_pct or 0.0)
     if finding.of != "window":
-        return 1, -(finding.recoverable_pct or 0.0)
+        return 1, -(100.0 if finding.recoverable_pct is None else finding.recoverable_pct)
     largest = 100.0 if finding.concerns_pct is None else finding.concerns_pct
     return 0, -(largest if finding.recoverable_pct is None else finding.recoverable_pct)
 

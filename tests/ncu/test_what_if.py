@@ -113,6 +113,12 @@ def test_grids_of_one_kernel_have_shares_of_their_own():
     assert "not-the-hot-kernel" not in ids(verdict)
 
 
+def test_findings_of_a_single_kernel_are_named_among_those_of_the_capture(window):
+    verdict = beside(window, profile(kernel("hot_gemm", sm=20, memory=50, dram=50, l2=30)))
+
+    assert found(verdict, "kernel-latency").subject == "hot_gemm"
+
+
 def test_a_kernel_of_another_load_is_not_the_hot_one():
     assert "not-the-hot-kernel" in ids(beside(recorded(EAGER), read_profile([ALONE])))
 
