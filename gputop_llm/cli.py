@@ -134,11 +134,12 @@ def _parser() -> argparse.ArgumentParser:
 
     verdict = commands.add_parser(
         "verdict",
-        help="what a capture says: Nsight Systems, torch.profiler, or a bundle",
+        help="what a capture says: Nsight Systems, Nsight Compute, torch.profiler, or a bundle",
         description="Reads captures (.sqlite or .nsys-rep of Nsight Systems, .json or .json.gz of torch.profiler,\n"
         "native .gtw; plain, .gz or .xz; or the folder of a capture) and prints what limits the GPU,\n"
         "ranked by what fixing it could give. Several files are ranks of one run.\n"
-        "docs/verdict.md explains what it says.",
+        "A profile of Nsight Compute (.ncu-rep, or what `ncu --csv` printed) gives the verdict on its kernels;\n"
+        "beside a capture also what they could give at best. docs/verdict.md and docs/kernel-verdict.md explain.",
         epilog="exit codes: 0 judged, healthy or with findings; 1 unreadable; 2 wrong usage; 4 can't be judged",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -146,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     form = verdict.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="JSON instead of text (docs/verdict.md)")
     form.add_argument("--markdown", action="store_true", help="a Markdown page instead of text")
+    verdict.add_argument("--kernel", metavar="NAME", help="of a profile: only kernels with this in their name")
     verdict.add_argument("--perfetto", metavar="OUT", help="also write it as a trace for Perfetto: .json or .json.gz")
     verdict.set_defaults(command="verdict")
 

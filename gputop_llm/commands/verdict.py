@@ -15,6 +15,7 @@ from types import FrameType
 
 from gputop_llm.commands import output
 from gputop_llm.errors import ExitCode, GputopError, UsageError
+from gputop_llm.model.finding import Verdict
 
 #: Between two redraws of the progress line.
 _REDRAW_S = 0.1
@@ -30,11 +31,21 @@ def run(arguments: Namespace) -> int:
         UsageError: the files don't go together, or one of them is also to be written.
     """
     # Only here: the live monitor never loads NumPy.
+    from gputop_llm.ncu.judge import Profiles, told_apart
     from gputop_llm.store.bundle import expanded
     from gputop_llm.timeline.read import read_capture
     from gputop_llm.verdict.assemble import judge
+    from gputop_llm.verdict.context import Context
 
-    files, pace, notes = expanded([Path(name) for name in arguments.files])
+    named, profiled = told_apart([Path(name) for name in arguments.files])
+    if arguments.kernel is not None and not profiled:
+        raise UsageError("--kernel names a kernel of a profile", "no file of Nsight Compute is given", "")
+    if profiled and not named:
+        if arguments.perfetto is not None:
+            raise UsageError("--perfetto needs a capture", "a profile of Nsight Compute has no timeline", "")
+        return _printed(arguments, Profiles(profiled, arguments.kernel).verdict())
+    profiles = Profiles(profiled, arguments.kernel) if profiled else None
+    files, pace, notes = expanded(named)
     written = None if arguments.perfetto is None else _distinct(Path(arguments.perfetto), files)
     with _Progress() as progress:
         with _interruptible() as stopped:
@@ -50,8 +61,16 @@ def run(arguments: Namespace) -> int:
                 raise
         # Here nothing lies about that must be removed: Ctrl-C may come as an exception, at once.
         progress.begin("analysing")
-        verdict = judge(timeline, pace=pace, progress=progress.show)
+        context = Context(timeline)
+        verdict = judge(timeline, context, pace, progress.show)
+        if profiles is not None:
+            verdict = profiles.beside(verdict, context)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    return _printed(arguments, verdict)
+
+
+def _printed(arguments: Namespace, verdict: Verdict) -> int:
+    """Writes the verdict in the form that was asked for; the exit code."""
     if arguments.json:
         from gputop_llm.report import verdict_json
 

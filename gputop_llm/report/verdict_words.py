@@ -12,6 +12,9 @@ from gputop_llm.units import DASH
 WEIGHTS = {1: "note", 2: "finding", 3: "severe"}
 
 TABLES: Mapping[str, str] = {
+    "what_if": "What the profiled kernels could give",
+    "launches": "Profiled kernels",
+    "roofline": "Roofline",
     "coverage": "GPU coverage",
     "phases": "Phases",
     "steps": "Steps",

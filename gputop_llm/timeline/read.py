@@ -80,7 +80,7 @@ def form_of(path: Path) -> Form:
     Raises:
         GputopError: it can't be read, or is none.
     """
-    first = _first_bytes(path)
+    first = first_bytes(path)
     if first.startswith((MAGIC, REPORT_MAGIC)):
         return "nsys"
     if first.startswith(native_format.MAGIC):
@@ -95,18 +95,24 @@ def form_of(path: Path) -> Form:
         return "kineto"
     raise GputopError(
         f"cannot read {shown(path)}",
-        "it is neither of Nsight Systems (export, report) nor a trace of torch.profiler nor a native record",
-        "give a .sqlite, .nsys-rep, .json, .json.gz or .gtw file",
+        "it is neither of Nsight Systems (export, report) nor a trace of torch.profiler nor a native record, nor of "
+        "Nsight Compute",
+        "give a .sqlite, .nsys-rep, .json, .json.gz, .gtw or .ncu-rep file, or what ncu --csv printed",
     )
 
 
-def _first_bytes(path: Path) -> bytes:
-    first = head(path, _PEEK)
+def first_bytes(path: Path, length: int = _PEEK) -> bytes:
+    """The first bytes of what a capture holds, at most `length` of them.
+
+    Raises:
+        GputopError: it can't be read, or its compression is damaged.
+    """
+    first = head(path, length)
     if not first.startswith((GZIP, XZ)):
         return first
     try:
         if first.startswith(GZIP):
-            return zlib.decompressobj(wbits=31).decompress(first, _PEEK)
-        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES).decompress(first, _PEEK)
+            return zlib.decompressobj(wbits=31).decompress(first, length)
+        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES).decompress(first, length)
     except (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
         raise GputopError(f"cannot read {shown(path)}", f"its compression is damaged ({error})") from None

@@ -14,11 +14,14 @@ from typing import cast
 
 from gputop_llm.errors import GputopError
 from gputop_llm.model.finding import Verdict
+from gputop_llm.ncu.judge import Profiles, told_apart
 from gputop_llm.printable import printable
 from gputop_llm.report.perfetto import write_perfetto
 from gputop_llm.store.bundle import expanded
-from gputop_llm.timeline.model import Timeline
+from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.model import Origin, Timeline
 from gputop_llm.timeline.read import read_capture
+from gputop_llm.tui.capture_commands import CAPTURE_COMMANDS
 from gputop_llm.tui.export import save, save_by
 from gputop_llm.tui.panels.timeline_picture import CAUSES, view_text
 from gputop_llm.tui.panels.timeline_scene import Place, Scene, hottest_kernel, longest_gaps, scene, slowest_steps
@@ -31,6 +34,7 @@ from gputop_llm.verdict.assemble import judge
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.step_marks import PHASE_LABELS
 
+_OF_THE_TIMELINE = {"perfetto", "timeline"} | {c.name for c in CAPTURE_COMMANDS if c.group == "Timeline"}
 OVER = {"finding": FindingScreen, "timeline": TimelineScreen, "help": CaptureHelp}
 
 
@@ -45,6 +49,8 @@ class Opened:
     # By command: the places to go to, worked out when first asked for, and which of them was the last.
     places: dict[str, list[Place]] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
+    #: A profile of kernels has a verdict, but no window.
+    has_timeline: bool = True
 
 
 def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancelled: Callable[[], bool]) -> Opened:
@@ -59,13 +65,26 @@ def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancel
             raise GputopError("analysing was cancelled")
         progress("analysing", share)
 
-    files, pace, notes = expanded(paths)
+    named, profiled = told_apart(paths)
+    profiles = Profiles(profiled) if profiled else None
+    if profiles is not None and not named:
+        return _page_only(profiles.verdict())
+    files, pace, notes = expanded(named)
     timeline = read_capture(files, lambda share: progress("reading", share), cancelled)
     context = Context(timeline)
     analysed(0.0)
     verdict = judge(timeline, context, pace, analysed)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    if profiles is not None:
+        verdict = profiles.beside(verdict, context)
     return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
+
+
+def _page_only(verdict: Verdict) -> Opened:
+    """A verdict without a timeline: that of a profile."""
+    timeline = TimelineBuilder().build(Origin("ncu", ()), 0, 1)
+    context = Context(timeline)
+    return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end), has_timeline=False)
 
 
 class Viewer:
@@ -93,6 +112,10 @@ class Viewer:
 
     def run(self, name: str) -> None:
         """Does what the command says; a failure is told on the status line."""
+        aside = name in ("left", "right") and isinstance(self.app.screen, FindingScreen)
+        if name in _OF_THE_TIMELINE and not self.opened.has_timeline and not aside:
+            self.app.say("a profile of kernels has no timeline")
+            return
         try:
             getattr(self, f"do_{name}")()
         except GputopError as failure:

@@ -32,12 +32,13 @@ def verdict_rows(verdict: Verdict, width: int) -> Block:
         keys[len(lines)] = key
         lines.append(line)
 
+    of_kernels = not verdict.capture.get("window_ms")
     role = "good" if verdict.healthy else "warn" if not verdict.judged else "strong"
     lines += wrapped(printable(verdict.headline), width, role)
     if verdict.findings:
         lines.append(rule([("Findings", "title")], width, [("Enter", "key"), (" shows what one rests on", "dim")]))
     for number, finding in enumerate(verdict.findings):
-        row(_finding_row(number, finding, width), f"finding:{number}")
+        row(_finding_row(number, finding, width, of_kernels), f"finding:{number}")
     if verdict.facts:
         lines.append(rule([("Figures", "title")], width))
     for number, fact in enumerate(verdict.facts):
@@ -58,20 +59,21 @@ def verdict_rows(verdict: Verdict, width: int) -> Block:
     return Block(lines, keys)
 
 
-def _finding_row(number: int, finding: Finding, width: int) -> Line:
+def _finding_row(number: int, finding: Finding, width: int, of_kernels: bool) -> Line:
     weight = words.WEIGHTS[finding.weight]
-    gives = _gives(finding)
+    gives = _gives(finding, of_kernels)
     left: Line = [(f"{number + 1:>2} ", "dim"), (pad(weight, 8), _WEIGHT_ROLES[finding.weight])]
     subject = f"{finding.subject}: " if finding.subject else ""
     room = width - width_of(left) - 8
     return [*left, (pad(gives, 7, right=True) + " ", "strong"), (pad(printable(subject + finding.headline), room), "")]
 
 
-def _gives(finding: Finding) -> str:
-    """The share that fixing it could give; of a kernel's time it is said on the finding's own page."""
+def _gives(finding: Finding, of_kernels: bool) -> str:
+    """The share that fixing it could give. Beside shares of a window, those of a kernel stand on the finding's page."""
     if finding.recoverable_pct is None:
         return "" if finding.weight is Weight.NOTE else "≤ ?"
-    return f"≤ {finding.recoverable_pct:.0f} %" if finding.of == "window" and finding.recoverable_pct else ""
+    told = (finding.of == "window" or of_kernels) and finding.recoverable_pct
+    return f"≤ {finding.recoverable_pct:.0f} %" if told else ""
 
 
 def finding_lines(verdict: Verdict, number: int, width: int) -> list[Line]:
