@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os.path import basename
 
+from gputop_llm.sources.launch import Launch, is_python
 from gputop_llm.sources.process_table import Process
-from gputop_llm.sources.vllm_argv import Launch, is_python, read_launch
+from gputop_llm.sources.vllm_argv import read_launch
 
 ROLE_ORDER = ("api-server", "coordinator", "engine-core", "worker", "other")
 
@@ -52,6 +53,7 @@ class Tree:
     orphan: bool = False
     launch: Launch | None = None
     api_servers: int | None = None
+    engine: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
