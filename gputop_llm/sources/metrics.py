@@ -69,7 +69,8 @@ class MetricsSource:
         if reading.started_s is not None and reading.started_s != self._started_s:
             self._ask_version = True
             self._started_s = reading.started_s
-        path = engines.version_path(reading.engine)
+        engine = engines.ENGINES.get(reading.engine)
+        path = engine.version_path if engine else None
         if self._ask_version and path is not None:
             self._ask_version = False
             self._version = self._get_version(path, self.deadline_s - (self._clock.mono() - began))
