@@ -192,12 +192,12 @@ def _tree(
             role = _untitled_role(process, parent, root, roles, launch, bool(titled))
         roles[process.pid] = role
         members.append(Member(process, role, _rank(process, descent, titled)))
-    members.sort(key=lambda m: (m.process.pid != root.pid, ROLE_ORDER.index(m.role), _numbers(m.rank), m.process.pid))
+    members.sort(key=lambda m: (m.process.pid != root.pid, ROLE_ORDER.index(m.role), rank_order(m.rank), m.process.pid))
     servers = own_servers or (1 if root_serves else None)
     return Tree(root, tuple(members), orphan, launch, servers)
 
 
-def _numbers(rank: str | None) -> list[int]:
+def rank_order(rank: str | None) -> list[int]:
     """TP10 comes after TP9."""
     return [int(number) for number in re.findall(r"\d+", rank or "")]
 

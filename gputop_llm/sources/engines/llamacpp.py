@@ -14,8 +14,9 @@ from gputop_llm.sources.promtext import Samples
 NAME = "llamacpp"
 DEFAULT_PORT = 8080
 
-# Not read, each for a reason: `prompt_tokens_seconds` and `predicted_tokens_seconds` are averages since whoever's last
-# scrape, 0 when nothing ended; `n_busy_slots_per_decode` is one over the whole life; `n_tokens_max` is a high-water mark.
+# Not read, each for a reason: `prompt_tokens_seconds` and `predicted_tokens_seconds` are averages since the last
+# scrape, whoever's it was, and 0 when nothing ended; `n_busy_slots_per_decode` is an average of the whole life;
+# `n_tokens_max` is a high-water mark.
 NAMES = Names(
     values={
         "running": ("llamacpp:requests_processing",),
@@ -109,16 +110,14 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
         no_http = f"it listens on the Unix socket {host}, which is not read"
     elif model is None:
         no_http = "it is a router, whose models are servers (and targets) of their own"
-    notes = (
-        () if "--metrics" in options else ("its metrics may be off: llama-server has a /metrics only with --metrics",)
-    )
+    off = no_http is None and "--metrics" not in options
     return Launch(
         model=model,
         host=host,
         port=count_of(options, "--port", none=DEFAULT_PORT),
         https="--ssl-cert-file" in options,
         no_http=no_http,
-        notes=() if no_http else notes,
+        notes=("its metrics may be off: llama-server has a /metrics only with --metrics",) if off else (),
         engine_in_root=True,
     )
 

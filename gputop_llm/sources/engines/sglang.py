@@ -214,7 +214,9 @@ def read_role(title: str, _argv: Sequence[str]) -> tuple[str, str | None] | None
     found = _TITLE.match(title)
     if found is None:
         return None
-    return _ROLES.get(found["kind"], "other"), found["ranks"].lstrip("_") or None
+    # Of a zombie only 15 bytes are left.
+    role = next((role for kind, role in _ROLES.items() if kind.startswith(found["kind"])), "other")
+    return role, found["ranks"].lstrip("_") or None
 
 
 ENGINE = Engine(

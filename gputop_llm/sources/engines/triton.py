@@ -33,9 +33,17 @@ NAMES = Names(
 _AGREE_PCT = 1.0
 
 _NO_TOKENS = "Triton does not count tokens of a TensorRT-LLM model"
+_NO_REQUESTS = "this page has no counts of requests (nv_inference_request_success)"
+_NOT_THERE = "not in the TensorRT-LLM block of this page"
 _NO_TIMES = "Triton has no latency histograms of a TensorRT-LLM model"
 _WHY = {
     "waiting_by_reason": "Triton does not say why a request waits",
+    "requests_per_s": _NO_REQUESTS,
+    "finished_per_s": _NO_REQUESTS,
+    "steps_per_s": "this Triton does not count iterations",
+    "running": _NOT_THERE,
+    "waiting": _NOT_THERE,
+    "kv_usage_pct": _NOT_THERE,
     "preemptions_per_s": "Triton does not count paused requests",
     "prefix_hit_pct": "Triton does not count reused KV-cache blocks",
     "prefix_hit_lifetime_pct": "Triton does not count reused KV-cache blocks",
@@ -47,7 +55,7 @@ _WHY = {
 
 
 def read(samples: Samples, version: str | None = None) -> EngineReading:
-    """One page as a reading; `problem` is set when no model on it is one of TensorRT-LLM."""
+    """One page as a reading; `problem` is never set."""
     drafts = gather(samples.needed, NAMES, _key)
     series = []
     for key, draft in sorted(drafts.items(), key=order):
@@ -71,7 +79,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         if usage is not None:
             values["kv_usage"] = usage
         series.append(draft.series(key))
-    reading = EngineReading(
+    return EngineReading(
         engine=NAME,
         series=tuple(series),
         version=version,
@@ -81,7 +89,6 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         first_skipped=samples.first_skipped,
         progress=("steps",),
     )
-    return reading
 
 
 _LABELS = ("request", "block", "general")
@@ -100,7 +107,7 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
     if program != "tritonserver":
         return None
     options, _ = options_of(arguments)
-    off = "false" in (text_of(options, "--allow-metrics") or "").lower() or text_of(options, "--allow-metrics") == "0"
+    off = (text_of(options, "--allow-metrics") or "").lower() in ("false", "0")
     return Launch(
         host=text_of(options, "--metrics-address", "--http-address"),
         port=count_of(options, "--metrics-port", none=DEFAULT_PORT),

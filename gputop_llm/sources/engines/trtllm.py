@@ -73,9 +73,7 @@ _WHY = {
     "cache_config": "TensorRT-LLM does not tell it on its page",
 }
 _FAILURES = "TensorRT-LLM counts failed requests as answers by HTTP status only"
-_NOT_YET = (
-    "not on the page yet: TensorRT-LLM shows a series only after its first observation (return_perf_metrics: true)"
-)
+_NOT_YET = "not on the page yet: TensorRT-LLM shows a series only after its first observation"
 # Counted as requests end, so that no rate can be made of them.
 _NO_RATES = ("prompt_tokens_per_s", "prompt_cached_tokens_per_s", "generation_tokens_per_s")
 

@@ -93,7 +93,7 @@ def _frozen_gpu(view: NodeView, engine: EngineView, limits: Limits) -> GpuView |
 
 
 def _runs(reading: EngineReading) -> bool:
-    return any(one.running != 0 for one in reading.series)
+    return any(one.running != 0 for one in reading.series if not one.shared)
 
 
 def _stands(engine: EngineView, reading: EngineReading, for_s: float) -> bool:
