@@ -18,7 +18,7 @@ from gputop_llm.sources.process_table import Process
 from gputop_llm.sources.vllm_processes import ROLE_ORDER, Member, Tree, rank_order
 
 _MAX_DEPTH = 64
-# Of a command line only so much is looked at to find none: a thousand processes are looked at each time.
+# Command lines that are remembered, with what they start: a thousand processes are looked at each time.
 _KNOWN = 8192
 
 

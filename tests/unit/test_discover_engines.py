@@ -41,7 +41,12 @@ def roles(target):
         (SGLANG, "sglang", "org/model-a", "http://127.0.0.1:30000"),
         ([*SGLANG, "--port=30001", "--host", "10.0.0.1"], "sglang", "org/model-a", "http://10.0.0.1:30001"),
         ([*SGLANG, "--served-model-name", "chat"], "sglang", "chat", "http://127.0.0.1:30000"),
-        (["/v/bin/python", "/v/bin/sglang", "serve", "--model-path", "m"], "sglang", "m", "http://127.0.0.1:30000"),
+        (
+            ["/v/bin/python", "/v/bin/sglang", "serve", "--enable-metrics", "--model-path", "m"],
+            "sglang",
+            "m",
+            "http://127.0.0.1:30000",
+        ),
         (["text-generation-launcher", "--model-id", "m", "-p", "8080"], "tgi", "m", "http://127.0.0.1:8080"),
         (["text-generation-launcher", "--model-id", "m"], "tgi", "m", "http://127.0.0.1:3000"),
         (["/usr/bin/python3", "/usr/bin/trtllm-serve", "m", "--tp_size", "2"], "trtllm", "m", "http://127.0.0.1:8000"),

@@ -49,10 +49,11 @@ def test_realtime_counters_are_the_source_of_all_token_rates():
 
 
 def test_without_them_no_rate_is_made_of_what_is_counted_as_requests_end():
-    page = "sglang:num_running_reqs{{{0}}} 3\nsglang:prompt_tokens_total{{{0}}} {1}\nsglang:generation_tokens_total{{{0}}} {2}\n"
+    page = f"sglang:num_running_reqs{{{FRONT}}} 3\nsglang:prompt_tokens_total{{{FRONT}}} 100\n"
+    page += f"sglang:generation_tokens_total{{{FRONT}}} 10\n"
     tracker = EngineTracker()
-    tracker.push(read_page(page.format(FRONT, 100, 10)), 0.0)
-    live = tracker.push(read_page(page.format(FRONT, 100, 10)), 10.0).total
+    tracker.push(read_page(page), 0.0)
+    live = tracker.push(read_page(page), 10.0).total
     assert (live.running, live.prompt_tokens_per_s, live.generation_tokens_per_s) == (3, None, None)
     assert live.missing["prompt_tokens_per_s"].startswith("SGLang counts prompt tokens when a request ends")
     assert live.missing["generation_tokens_per_s"].startswith("SGLang counts generated tokens when a request ends")

@@ -19,7 +19,7 @@ from gputop_llm.sources.engines.gather import (
     order,
 )
 from gputop_llm.sources.engines.spec import Engine
-from gputop_llm.sources.launch import Launch, count_of, options_of, program_of, text_of
+from gputop_llm.sources.launch import Launch, count_of, is_python, options_of, program_of, text_of
 from gputop_llm.sources.promtext import Labels, Samples
 
 NAME = "sglang"
@@ -178,6 +178,7 @@ def _realtime(values: dict[str, float]) -> None:
 
 # -- its processes ------------------------------------------------------------------
 
+_FILE = "sglang/launch_server.py"
 _MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 _TITLE = re.compile(r"sglang::(?P<kind>[a-z_]+?)(?P<ranks>(?:_(?:DP|PP|TP|EP|MOE_EP|ATTN_\w+?)\d+)*)(?::\S*)?\s*$")
 _ROLES = {
@@ -192,7 +193,7 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
     program, arguments = program_of(argv)
     if program == "sglang" and arguments[:1] == ["serve"]:
         arguments = arguments[1:]
-    elif program not in _MODULES and not (argv[1:2] and argv[1].endswith("sglang/launch_server.py")):
+    elif program not in _MODULES and not (is_python(argv) and argv[1:2] and argv[1].endswith(_FILE)):
         return None
     options, _ = options_of(arguments)
     config = text_of(options, "--config")
