@@ -20,6 +20,7 @@ from gputop_llm.sources.http_ports import PortFinder
 from gputop_llm.sources.owner import user_of
 from gputop_llm.sources.process_table import Process, ProcessTable
 from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.sources.torch_process import TorchProcesses
 from gputop_llm.sources.vllm_processes import Member, Tree, find_trees
 
 STARTING_S, AGAIN_S = 300.0, 15.0
@@ -70,6 +71,7 @@ class DiscoverySource:
         self._stop = threading.Event()
         self._ports = PortFinder(self._proc, probe, clock, self._stop)
         self._inference = GpuInference(self._proc)
+        self._torch = TorchProcesses(self._proc, clock)
         self._facts: dict[tuple[int, int, tuple[str, ...]], _Facts] = {}
         self._inner_pids: dict[tuple[int, int], int | None] = {}
         self._opens_gpu: set[tuple[int, int]] = set()
@@ -102,7 +104,7 @@ class DiscoverySource:
         )
         infer = node is not None and (not seen.initial_pids or any(gpu.processes is None for gpu in node.gpus))
         targets = [self._engine(tree, uses, node if infer else None, infer) for tree in trees]
-        others, notes = cuda_targets(self._proc, uses, processes, self._table.denied, inside, seen)
+        others, notes = cuda_targets(self._proc, uses, processes, self._table.denied, inside, seen, self._torch.remark)
         self._interesting = inside | uses.keys()
         return TargetList((*(target for target in targets if target is not None), *others), notes)
 
@@ -228,6 +230,7 @@ class DiscoverySource:
     def _forget_all_but(self, alive: set[tuple[int, int]]) -> None:
         self._inference.begin(alive)
         self._ports.forget_all_but(alive)
+        self._torch.forget_all_but(alive)
         self._facts = {key: facts for key, facts in self._facts.items() if key[:2] in alive}
         self._inner_pids = {key: pid for key, pid in self._inner_pids.items() if key in alive}
         self._opens_gpu &= alive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os.path import basename
 
 # More data-parallel ranks than any node has GPUs; what a command line says is not to be believed beyond that.
 MAX_SERVERS = 64
@@ -92,9 +91,14 @@ def base_url(host: str | None, port: int, https: bool = False) -> str:
     return f"{'https' if https else 'http'}://{host}:{port}"
 
 
+def last_name(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
 def is_python(argv: Sequence[str]) -> bool:
     """True if the program is a Python interpreter."""
-    return bool(argv) and _PYTHON.match(basename(argv[0])) is not None
+    return bool(argv) and _PYTHON.match(last_name(argv[0])) is not None
 
 
 def without_python(argv: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -117,7 +121,7 @@ def program_of(argv: Sequence[str]) -> tuple[str, list[str]]:
     module, rest = without_python(argv)
     if module is not None:
         return module, rest
-    return (basename(rest[0].strip()), rest[1:]) if rest else ("", [])
+    return (last_name(rest[0].strip()), rest[1:]) if rest else ("", [])
 
 
 def options_of(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:

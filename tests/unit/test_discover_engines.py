@@ -187,3 +187,15 @@ def test_memory_of_a_scheduler_is_the_engine_s_and_a_plain_process_is_one_of_cud
     assert [(p.pid, p.mem_bytes, p.gpus) for p in engine.processes] == [(10, None, ()), (12, 7 << 30, (0,))]
     assert (plain.engine, plain.root_pid, plain.gpus) == ("cuda", 30, (0,))
     assert plain.processes[0].title == "python train.py --lr 1e-4"
+
+
+def test_a_plain_process_that_has_pytorch_loaded_says_so_with_its_version(tmp_path):
+    venv = tmp_path / "venv/lib/python3.11/site-packages"
+    (venv / "torch-2.6.0.dist-info").mkdir(parents=True)
+    held = tuple(GpuProcess(pid, "compute", 1 << 30, None, None) for pid in (30, 31))
+    node = Node(tmp_path, GpuNode((Gpu(index=0, name="H200", processes=held),)))
+    for pid in (30, 31):
+        node.proc.add(pid, [f"{tmp_path}/venv/bin/python", "train.py"])
+    node.proc.write("30/maps", f"7f00-7f01 r-xp 0 08:01 9 {venv}/torch/lib/libtorch_cuda.so\n")
+    node.proc.write("31/maps", f"7f00-7f01 r-xp 0 08:01 9 {venv}/jaxlib/libjax.so\n")
+    assert [target.notes for target in node.look()] == [("PyTorch 2.6.0",), ()]

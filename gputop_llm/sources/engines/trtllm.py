@@ -115,6 +115,9 @@ def _key(labels: Labels) -> Key:
     return (None if model == "undefined" else model), None
 
 
+# Beyond it a number of JSON may be none of Python's floats.
+_LARGEST = 1e300
+
 # -- iteration statistics: /metrics where there is no Prometheus page -------------------
 
 _STOLEN = (
@@ -166,7 +169,9 @@ def read_json(page: object) -> EngineReading:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _LARGEST:
+        return None
+    return float(value)
 
 
 # -- its processes ------------------------------------------------------------------
