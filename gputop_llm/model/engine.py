@@ -72,6 +72,7 @@ class EngineReading:
     `unread` maps the URL of each page that gave nothing to the reason: its ranks are not in `series`. With
     several pages `started_s` is that of the server that was started last.
     `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
+    `held_back`: the server waits with its answer for something to tell, so that its time says nothing.
     """
 
     engine: str
@@ -89,6 +90,7 @@ class EngineReading:
     progress: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     http: Mapping[str, float] = field(default_factory=dict)
+    held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

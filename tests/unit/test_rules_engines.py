@@ -9,7 +9,7 @@ import pytest
 from gputop_llm.model import Frame
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.symptoms.catalogue import RULES
-from gputop_llm.symptoms.rules import stalled
+from gputop_llm.symptoms.rules import stale, stalled
 from tests.support import symptom_frames as sf
 from tests.support.captures import read_page, scrape
 from tests.support.symptom_frames import busy, cant_tell, raised_at, reports
@@ -103,3 +103,9 @@ def test_an_engine_without_a_live_signal_is_not_called_stalled():
 def test_what_an_engine_does_not_say_is_what_the_rule_lacks(rule, engine, needs):
     lacking = cant_tell(rule, RULES, frames(BUSY[engine], 12))
     assert [needs in one.needs for one in lacking] == [True], lacking
+
+
+@pytest.mark.parametrize(("held_back", "raised"), [(True, False), (False, True)])
+def test_an_answer_that_the_server_holds_back_is_no_slow_one(held_back, raised):
+    made = busy(60, reading={"held_back": held_back}, scrape={"took_s": 2.0})
+    assert (raised_at("metrics-stale", stale.RULES, made) is not None) is raised

@@ -164,6 +164,8 @@ def read_json(page: object) -> EngineReading:
         engine=NAME,
         series=(one,),
         notes=(_NOTE,),
+        # For up to two seconds.
+        held_back=True,
         missing={**reasons, "failures": _NOT_IN_JSON},
     )
 
