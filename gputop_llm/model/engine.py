@@ -34,6 +34,7 @@ class EngineSeries:
     Histogram names (seconds): ttft, itl, tpot, queue, prefill, decode, e2e; tokens:
     request_prompt_tokens, request_generation_tokens.
     A name that is absent is unknown, not zero.
+    `shared`: not a rank, but what the front end counts for all ranks of the model together; it has no gauges.
     """
 
     model: str | None
@@ -45,6 +46,7 @@ class EngineSeries:
     counters: Mapping[str, float] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     doubtful: tuple[str, ...] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class EngineReading:
     """One scrape of one endpoint, or of several that are one engine (a server for each data-parallel rank).
 
     `problem` is one sentence when the page holds no engine metrics at all; then `series` is empty.
-    `missing` maps a field of EngineLive (or "lora", "cache_config") to why it can't be known.
+    `missing` maps a field of EngineLive (or "lora", "cache_config", "failures") to why it can't be known. That
+    counts even where a counter is there: one that moves only as requests end makes no rate.
     `skipped_lines` counts lines that could not be read; `first_skipped` is the first, made printable.
     `started_s` is the wall time at which the page's counters began, where it says so.
     `progress` names the counters that move while requests run, step by step; empty where
@@ -69,6 +72,7 @@ class EngineReading:
     `unread` maps the URL of each page that gave nothing to the reason: its ranks are not in `series`. With
     several pages `started_s` is that of the server that was started last.
     `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
+    `held_back`: the server waits with its answer for something to tell, so that its time says nothing.
     """
 
     engine: str
@@ -86,6 +90,7 @@ class EngineReading:
     progress: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     http: Mapping[str, float] = field(default_factory=dict)
+    held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

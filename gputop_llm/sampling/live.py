@@ -118,21 +118,25 @@ def figures(
         series: the newest scrape of each part.
         added: what they added together over `window_s` seconds; None while there is one scrape only.
         restarted: a restart cut the window short.
-        missing: what the page can't say, with the reason.
+        missing: what the page can't say, with the reason; no rate is made of such a counter.
         needs_two: the reason for figures over time while there is one scrape only.
     """
     counts = added.counters
-    rates = {figure: _rate(counts.get(name), window_s) for figure, name in _RATES.items()}
+    rates = {
+        figure: None if figure in missing else _rate(counts.get(name), window_s) for figure, name in _RATES.items()
+    }
     means = {figure: _mean(added.histograms.get(name, ())) for figure, name in _MEANS.items()}
     finished = _finished(added, window_s)
     latency, differing = _latency(added.histograms)
+    # The front end has no gauges; what it lacks is no unknown part of a sum.
+    gauged = [one for one in series if not one.shared] or series
     live = EngineLive(
         model=model,
         rank=rank,
         window_s=window_s,
         restarted=restarted,
-        running=_sum([one.running for one in series]),
-        waiting=_sum([one.waiting for one in series]),
+        running=_sum([one.running for one in gauged]),
+        waiting=_sum([one.waiting for one in gauged]),
         waiting_by_reason=_by_reason(series),
         kv_usage_pct=max((one.kv_usage_pct for one in series if one.kv_usage_pct is not None), default=None),
         requests_per_s=sum(finished.values()) if finished else None,
@@ -140,8 +144,8 @@ def figures(
         tokens_per_step=_ratio(counts.get("scheduled_tokens"), counts.get("steps")),
         prefix_hit_pct=_pct(counts.get("prefix_hits"), counts.get("prefix_queries")),
         prefix_hit_lifetime_pct=_pct(
-            _sum([one.counters.get("prefix_hits") for one in series]),
-            _sum([one.counters.get("prefix_queries") for one in series]),
+            _sum([one.counters.get("prefix_hits") for one in gauged]),
+            _sum([one.counters.get("prefix_queries") for one in gauged]),
         ),
         latency=latency,
         spec=_spec(counts, window_s),

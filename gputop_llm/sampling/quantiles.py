@@ -53,10 +53,10 @@ def quantile(histogram: Histogram, q: float) -> Quantile | None:
     """The bucket that holds the q-quantile (0 < q ≤ 1) of the observations; None without any.
 
     The q-quantile of n observations is the ⌈q·n⌉-th smallest. Inside the bucket it is
-    interpolated linearly, as Prometheus' histogram_quantile does.
+    interpolated linearly, as Prometheus' histogram_quantile does. One bucket for all says nothing: None too.
     """
     count = histogram.counts[-1]
-    if count <= 0:
+    if count <= 0 or len(histogram.bounds) == 1:
         return None
     wanted = q * count * (1 - _ROUNDING)
     index = bisect_left(histogram.counts, wanted)

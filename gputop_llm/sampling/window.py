@@ -119,25 +119,26 @@ def _window(reading: EngineReading, now: _Scrape, past: _Scrape | None, restarte
             needs_two=_AFTER_RESTART if restarted else _NEEDS_TWO,
         )
 
-    ranks = {key: figures(*key, [key]) for key in now.series}
+    each = {key: figures(*key, [key]) for key in now.series}
+    ranks = tuple(each[key] for key, one in now.series.items() if not one.shared)
     if reading.unread:
         # A sum without some of the ranks would pass for that of all.
         why = f"its page {next(iter(reading.unread))} can't be read"
         unknown = EngineLive(None, None, restarted=restarted, missing=dict.fromkeys(live.FIGURES, why))
         models = tuple(replace(unknown, model=model) for model in dict.fromkeys(model for model, _ in now.series))
-        return EngineWindow(models[0] if len(models) == 1 else unknown, models, tuple(ranks.values()))
+        return EngineWindow(models[0] if len(models) == 1 else unknown, models, ranks)
     by_model: dict[str | None, list[_Key]] = {}
     for key in now.series:
         by_model.setdefault(key[0], []).append(key)
     models = tuple(
-        replace(ranks[keys[0]], rank=None) if len(keys) == 1 else figures(model, None, keys)
+        replace(each[keys[0]], rank=None) if len(keys) == 1 else figures(model, None, keys)
         for model, keys in by_model.items()
     )
     if len(models) == 1:
-        return EngineWindow(models[0], models, tuple(ranks.values()))
+        return EngineWindow(models[0], models, ranks)
     total = figures(None, None, list(now.series))
     if len(models) > 1:
         # Quantiles of two models' requests together would stand for neither.
         hidden = dict.fromkeys(total.latency, _PER_MODEL)
         total = replace(total, latency={}, missing={**total.missing, **hidden})
-    return EngineWindow(total, models, tuple(ranks.values()))
+    return EngineWindow(total, models, ranks)

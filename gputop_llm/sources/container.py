@@ -11,6 +11,8 @@ _ID = re.compile(
     r"(?:(docker|cri-containerd|crio|libpod|containerd)-|/(docker|libpod|lxc|crio)[/-])?([0-9a-f]{64})(?:\.scope)?"
 )
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+# What Kubernetes allows.
+_POD_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _LXC = re.compile(r"/lxc(?:\.payload)?[./]([^/\n]+)")
 _RUNTIME = {"cri-containerd": "containerd", "libpod": "podman", "crio": "cri-o"}
 _SHORT_ID = 12
@@ -18,15 +20,33 @@ _LISTEN = "0A"
 
 
 def container_of(proc: ProcFs, pid: int) -> str | None:
-    """The container in words ("docker 3f2a91c04b7d"); None outside of one, or if it can't be seen from inside."""
+    """The container in words ("docker 3f2a91c04b7d"); None outside of one, or if it can't be seen from inside.
+
+    A pod by its name where the process's environment has that, else by its UID.
+    """
     try:
-        return container_in(printable(proc.read(f"{pid}/cgroup")))
+        cgroup = printable(proc.read(f"{pid}/cgroup"))
     except OSError:
         return None
+    return container_in(cgroup, _pod_name(proc, pid) if _POD.search(cgroup) else None)
 
 
-def container_in(cgroup: str) -> str | None:
-    """The container that the paths of a /proc/PID/cgroup name."""
+def _pod_name(proc: ProcFs, pid: int) -> str | None:
+    """The name that Kubernetes gives the pod's host; None if the pod has the node's own, or if it can't be read."""
+    try:
+        environ = proc.environ(pid)
+        if "KUBERNETES_SERVICE_HOST" not in environ:
+            return None
+        name = environ.get("POD_NAME")
+        if name is None and proc.link(f"{pid}/ns/uts") != proc.link("1/ns/uts"):
+            name = environ.get("HOSTNAME")
+    except OSError:
+        return None
+    return name if name is not None and _POD_NAME.fullmatch(name) else None
+
+
+def container_in(cgroup: str, pod_name: str | None = None) -> str | None:
+    """The container that the paths of a /proc/PID/cgroup name, its pod by `pod_name` where that is known."""
     pod = _POD.search(cgroup)
     found = max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
     words = []
@@ -36,7 +56,7 @@ def container_in(cgroup: str) -> str | None:
     elif (lxc := _LXC.search(cgroup)) is not None:
         words.append(f"lxc {lxc[1]}")
     if pod is not None:
-        words.append(f"pod {pod[1].replace('_', '-')}")
+        words.append(f"pod {pod_name or pod[1].replace('_', '-')}")
     return ", ".join(words) or None
 
 

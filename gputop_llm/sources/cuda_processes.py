@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from gputop_llm.model import Target, TargetProcess
 from gputop_llm.redact_argv import redact_argv
@@ -34,9 +34,11 @@ def cuda_targets(
     denied: Collection[int],
     inside: Collection[int],
     seen: Visibility,
+    remark: Callable[[Process], str | None],
 ) -> tuple[list[Target], tuple[str, ...]]:
     """A target for each process that NVML lists and no engine owns, and what the doctor says of them.
 
+    `remark` says what is known of a process that is seen, None if nothing is.
     A PID that should be visible and isn't has ended: NVML's list is a little older than ours.
     """
     targets = []
@@ -47,7 +49,7 @@ def cuda_targets(
         if pid in inside:
             continue
         if pid in processes:
-            targets.append(_seen(proc, processes[pid], use))
+            targets.append(_seen(proc, processes[pid], use, remark(processes[pid])))
         elif pid in denied or (seen.initial_pids and seen.hidepid):
             targets.append(_unseen(pid, use, HIDDEN_USER, "other-user"))
             notes.add(hidden_note or _DENIED_NOTE)
@@ -63,7 +65,7 @@ def zombie_note(process: Process, use: GpuUse | None) -> str:
     return text + "; its GPU memory is still held" if use and use.mem_bytes else text
 
 
-def _seen(proc: ProcFs, process: Process, use: GpuUse) -> Target:
+def _seen(proc: ProcFs, process: Process, use: GpuUse, remark: str | None) -> Target:
     zombie = zombie_note(process, use) if process.zombie else None
     argv = redact_argv(process.argv)
     return Target(
@@ -75,6 +77,7 @@ def _seen(proc: ProcFs, process: Process, use: GpuUse) -> Target:
         user=user_of(proc, process.pid),
         started_s=proc.start_s(process.start_ticks),
         attachable=zombie,
+        notes=(remark,) if remark else (),
         processes=(
             TargetProcess(
                 pid=process.pid,

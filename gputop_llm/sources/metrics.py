@@ -15,8 +15,10 @@ from gputop_llm.sources import engines
 from gputop_llm.sources.promtext import Samples, TextParser
 from gputop_llm.sources.scrape import HttpReader, split_http
 
-_VERSION_DEADLINE_S = 1.0
+_BESIDE_DEADLINE_S = 1.0
 _LONGEST_VERSION = 64
+# Where trtllm-serve has what others have at /metrics.
+_PROMETHEUS = "/prometheus/metrics"
 
 
 class MetricsSource:
@@ -47,6 +49,7 @@ class MetricsSource:
         self._version: str | None = None
         # Asked for once in each life of the server: it is one more request on the engine's event loop.
         self._ask_version = True
+        self._ask_prometheus = True
         self._started_s: float | None = None
 
     def poll(self) -> EngineReading:
@@ -57,11 +60,14 @@ class MetricsSource:
         """
         began = self._clock.mono()
         try:
-            text = self._page()
+            page = self._page()
         except SourceError:
-            self._ask_version = True
+            self._ask_version = self._ask_prometheus = True
             self._found_at = self._url
             raise
+        if isinstance(page, EngineReading):
+            return page
+        text = page
         samples = self._parser.parse(text)
         if not samples.read_lines and samples.skipped_lines:
             raise self._not_metrics(f"no line of it is a metric (the first: {samples.first_skipped})")
@@ -69,10 +75,11 @@ class MetricsSource:
         if reading.started_s is not None and reading.started_s != self._started_s:
             self._ask_version = True
             self._started_s = reading.started_s
-        path = engines.version_path(reading.engine)
-        if self._ask_version and path is not None:
+        engine = engines.ENGINES.get(reading.engine)
+        if self._ask_version and engine is not None and engine.version_path is not None:
             self._ask_version = False
-            self._version = self._get_version(path, self.deadline_s - (self._clock.mono() - began))
+            left_s = self.deadline_s - (self._clock.mono() - began)
+            self._version = self._get_version(engine.version_path, engine.version_field, left_s)
             reading = self._read(samples, text)
         return reading
 
@@ -84,11 +91,37 @@ class MetricsSource:
         """Closes the connection."""
         self._http.close()
 
-    def _page(self) -> str:
+    def _page(self) -> str | EngineReading:
+        """The page's text, or the reading that a page of JSON makes."""
         answer = self._http.get(self._found_at, self.deadline_s)
         text = answer.body.decode("utf-8", "backslashreplace")
+        if "json" in answer.content_type.lower() and (reading := _read_json(text)) is not None:
+            return self._prometheus() or reading
         if (other := _other_content(answer.content_type, text)) is not None:
             raise self._not_metrics(f"the address gives {other}, not metrics", "give the engine's own address")
+        self._found_at = answer.url
+        return text
+
+    def _prometheus(self) -> str | None:
+        """The same server's page for Prometheus, if it has one: reading that takes nothing from other readers.
+
+        One that isn't there is not asked for again in this life of the server.
+        """
+        if not self._ask_prometheus:
+            return None
+        self._ask_prometheus = False
+        parts = split_http(self._found_at)
+        beside = parts.path.rstrip("/").removesuffix("/metrics") + _PROMETHEUS
+        url = urlunsplit((parts.scheme, parts.netloc, beside, parts.query, ""))
+        try:
+            answer = self._http.get(url, _BESIDE_DEADLINE_S)
+        except SourceError:
+            return None
+        text = answer.body.decode("utf-8", "backslashreplace")
+        if engines.recognise(text) is None:
+            # Before the first request nothing is told there.
+            self._ask_prometheus = _other_content(answer.content_type, text) is None
+            return None
         self._found_at = answer.url
         return text
 
@@ -98,15 +131,15 @@ class MetricsSource:
             return reading
         return replace(reading, first_skipped=self._http.clean(reading.first_skipped))
 
-    def _get_version(self, path: str, time_left_s: float) -> str | None:
+    def _get_version(self, path: str, field: str, time_left_s: float) -> str | None:
         """What the server says its version is; None where it does not say so at once."""
         parts = split_http(self._found_at)
-        beside = parts.path.rstrip("/").removesuffix("/metrics") + path
+        beside = parts.path.rstrip("/").removesuffix("/metrics").removesuffix("/prometheus") + path
         url = urlunsplit((parts.scheme, parts.netloc, beside, "", ""))
         try:
-            answer = self._http.get(url, max(0.05, min(_VERSION_DEADLINE_S, time_left_s)))
-            version = json.loads(answer.body)["version"]
-        except (SourceError, ValueError, KeyError, TypeError):
+            answer = self._http.get(url, max(0.05, min(_BESIDE_DEADLINE_S, time_left_s)))
+            version = json.loads(answer.body)[field]
+        except (SourceError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return printable(version, _LONGEST_VERSION) if isinstance(version, str) else None
 
@@ -141,6 +174,13 @@ def probe(url: str, timeout_s: float = 1.0) -> bool:
     finally:
         http.close()
     return engines.recognise(answer.body.decode("utf-8", "backslashreplace")) is not None
+
+
+def _read_json(text: str) -> EngineReading | None:
+    try:
+        return engines.read_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _other_content(content_type: str, text: str) -> str | None:

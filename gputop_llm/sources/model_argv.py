@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gputop_llm.modelmath import Parallel
 from gputop_llm.sources import vllm_argv
+from gputop_llm.sources.launch import options_of
 
 _SGLANG_MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 _MAX_GPUS = 100_000
@@ -69,9 +70,9 @@ def read_model_launch(engine: str, argv: Sequence[str]) -> ModelLaunch:
 def _sglang(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None:
     for position, word in enumerate(argv[:12]):
         if word in _SGLANG_MODULES or word.endswith("sglang/launch_server.py"):
-            return vllm_argv.options_of(argv[position + 1 :])
+            return options_of(argv[position + 1 :])
         if word == "serve" and position and argv[position - 1].rpartition("/")[2] == "sglang":
-            return vllm_argv.options_of(argv[position + 1 :])
+            return options_of(argv[position + 1 :])
     return None
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os.path import basename
 
+from gputop_llm.sources.launch import Launch, is_python
 from gputop_llm.sources.process_table import Process
-from gputop_llm.sources.vllm_argv import Launch, is_python, read_launch
+from gputop_llm.sources.vllm_argv import read_launch
 
 ROLE_ORDER = ("api-server", "coordinator", "engine-core", "worker", "other")
 
@@ -52,6 +53,7 @@ class Tree:
     orphan: bool = False
     launch: Launch | None = None
     api_servers: int | None = None
+    engine: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +192,12 @@ def _tree(
             role = _untitled_role(process, parent, root, roles, launch, bool(titled))
         roles[process.pid] = role
         members.append(Member(process, role, _rank(process, descent, titled)))
-    members.sort(key=lambda m: (m.process.pid != root.pid, ROLE_ORDER.index(m.role), _numbers(m.rank), m.process.pid))
+    members.sort(key=lambda m: (m.process.pid != root.pid, ROLE_ORDER.index(m.role), rank_order(m.rank), m.process.pid))
     servers = own_servers or (1 if root_serves else None)
     return Tree(root, tuple(members), orphan, launch, servers)
 
 
-def _numbers(rank: str | None) -> list[int]:
+def rank_order(rank: str | None) -> list[int]:
     """TP10 comes after TP9."""
     return [int(number) for number in re.findall(r"\d+", rank or "")]
 

@@ -13,6 +13,7 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 SCRAPES = CAPTURES / "scrapes"
 FIELD_CASES = CAPTURES / "field-cases"
 VLLM_PAGES = sorted(path for path in SCRAPES.glob("vllm-*.txt") if "ps-trees" not in path.name)
+OTHER_PAGES = sorted(path for path in SCRAPES.glob("*.txt") if not path.name.startswith("vllm-"))
 
 
 def field_case(number: int) -> Path:

@@ -25,10 +25,11 @@ def one(text: str) -> EngineSeries:
     [
         ("vllm:num_requests_running 1\n", "vllm"),
         ("sglang:num_running_reqs 1\n", "sglang"),
-        ("llamacpp:requests_processing 0\n", "llama.cpp"),
+        ("llamacpp:requests_processing 0\n", "llamacpp"),
         ("tgi_queue_size 1\n", "tgi"),
-        ("trtllm_num_requests_running 1\n", "tensorrt-llm"),
-        ("nv_trt_llm_request_metrics 1\n", "tensorrt-llm"),
+        ("trtllm_num_requests_running 1\n", "trtllm"),
+        ("time_to_first_token_seconds_count 1\n", "trtllm"),
+        ('nv_trt_llm_request_metrics{request_type="waiting"} 1\n', "triton"),
         ("lmdeploy:num_requests_running 1\n", "lmdeploy"),
         ("dynamo_frontend_active_requests 1\n", "dynamo"),
         ("dynamo_component_x 1\nsglang:num_running_reqs 1\n", "sglang"),
@@ -41,9 +42,21 @@ def test_an_engine_is_known_by_its_prefix(text, engine):
 
 
 def test_another_engine_is_named_and_not_taken_for_an_idle_one():
-    reading = read_page("sglang:num_running_reqs 1\n")
+    reading = read_page("dynamo_frontend_active_requests 1\n")
     assert reading.series == ()
-    assert "sglang" in reading.problem
+    assert "dynamo" in reading.problem
+
+
+@pytest.mark.parametrize("engine", engines.ENGINES.values(), ids=lambda engine: engine.name)
+def test_a_page_with_an_engine_s_names_and_nothing_of_its_load_is_a_problem(engine):
+    reading = read_page(f"{engine.prefixes[0]}something_else 1\n")
+    assert (reading.engine, reading.series) == (engine.name, ())
+    assert reading.problem.startswith(f"the page has names of {engine.name}, but ")
+
+
+def test_no_two_engines_begin_their_names_alike():
+    prefixes = [prefix for engine in engines.ENGINES.values() for prefix in engine.prefixes]
+    assert not [(a, b) for a in prefixes for b in prefixes if a != b and a.startswith(b)]
 
 
 def test_a_page_of_vllm_without_request_metrics_is_a_problem():
@@ -56,6 +69,14 @@ def test_a_page_of_vllm_without_request_metrics_is_a_problem():
 def test_case_11_what_is_no_number_is_unknown():
     series = one(case_page(11, "vllm"))
     assert (series.running, series.kv_usage_pct, series.counters) == (3, None, {})
+
+
+def test_case_11_minus_nan_is_unknown_and_the_rest_of_the_page_is_right():
+    reading = read_page(case_page(11, "llamacpp"))
+    (series,) = reading.series
+    assert (reading.engine, reading.skipped_lines, reading.problem) == ("llamacpp", 0, None)
+    assert (series.running, series.waiting) == (0, 0)
+    assert series.counters == {"prompt_tokens_computed": 0, "steps": 0}
 
 
 def test_case_13_process_metrics_only_say_why_and_show_no_idle_engine():

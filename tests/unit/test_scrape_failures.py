@@ -59,7 +59,7 @@ def closed_port() -> int:
         (418, "it answers (418 I'm a Teapot)"),
         (429, "it answers (429 Too Many Requests)"),
         (500, "the server failed (500 Internal Server Error); see the server's own log"),
-        (501, "the server failed (501 Not Implemented)"),
+        (501, "its metrics are switched off (501)"),
         (503, "the server failed (503 Service Unavailable)"),
         (599, "the server failed (599 unknown status)"),
     ],

@@ -1,27 +1,32 @@
-"""Which engine a metrics page belongs to, and its page as an engine-neutral reading."""
+"""Which engine a metrics page or a process belongs to, and its page as an engine-neutral reading.
+
+Every module here that declares an `ENGINE` is one; how to add another: docs/new-engine.md.
+"""
 
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from pkgutil import iter_modules
 
 from gputop_llm.model import EngineReading
-from gputop_llm.sources.engines import vllm
+from gputop_llm.sources.engines.spec import Engine
 from gputop_llm.sources.promtext import Samples
 
-NEEDED = vllm.NEEDED
 
-# In this order: Dynamo passes an engine's own names through.
-_PREFIXES = {
-    "vllm:": "vllm",
-    "sglang:": "sglang",
-    "trtllm_": "tensorrt-llm",
-    "nv_trt_llm_": "tensorrt-llm",
-    "llamacpp:": "llama.cpp",
-    "tgi_": "tgi",
-    "lmdeploy:": "lmdeploy",
-    "dynamo_": "dynamo",
-}
-_FIRST_WORDS = re.compile(rf"^(?:# (?:HELP|TYPE) )?({'|'.join(_PREFIXES)})", re.MULTILINE)
+def _engines() -> dict[str, Engine]:
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    engines = [engine for module in modules if isinstance(engine := getattr(module, "ENGINE", None), Engine)]
+    return {engine.name: engine for engine in engines}
+
+
+ENGINES = _engines()
+NEEDED = frozenset(name for engine in ENGINES.values() for name in engine.needed)
+
+_PREFIXES = {prefix: engine.name for engine in ENGINES.values() for prefix in engine.prefixes}
+# The last one: Dynamo passes an engine's own names through.
+_PREFIXES["dynamo_"] = "dynamo"
+_FIRST_WORDS = re.compile(rf"^(?:# (?:HELP|TYPE) )?({'|'.join(map(re.escape, _PREFIXES))})", re.MULTILINE)
 _PROCESS_ONLY = re.compile(r"^(?:python|process)_", re.MULTILINE)
 
 
@@ -31,15 +36,12 @@ def recognise(text: str) -> str | None:
     return next((engine for prefix, engine in _PREFIXES.items() if prefix in found), None)
 
 
-def version_path(engine: str) -> str | None:
-    """Where an engine's server tells its version, beside /metrics."""
-    return vllm.VERSION_PATH if engine == vllm.NAME else None
-
-
 def read(samples: Samples, text: str, version: str | None = None) -> EngineReading:
     """A page as a reading; `problem` says so when it holds no metrics of an engine that is known here."""
-    if any(name.startswith("vllm:") for name in samples.needed):
-        return vllm.read(samples, version)
+    of_page = {_PREFIXES[prefix] for name in samples.needed for prefix in _PREFIXES if name.startswith(prefix)}
+    name = next((engine for engine in ENGINES if engine in of_page), None)
+    if name is not None:
+        return ENGINES[name].read(samples, version)
     engine = recognise(text)
     return EngineReading(
         engine=engine or "unknown",
@@ -50,13 +52,22 @@ def read(samples: Samples, text: str, version: str | None = None) -> EngineReadi
     )
 
 
+def read_json(page: object) -> EngineReading | None:
+    """A page that is JSON as a reading; None if it is no engine's."""
+    for engine in ENGINES.values():
+        if engine.read_json is not None:
+            try:
+                return engine.read_json(page)
+            except ValueError:
+                continue
+    return None
+
+
 def _problem(samples: Samples, text: str, engine: str | None) -> str:
     if not samples.read_lines:
         return "no metrics yet: the page is empty so far"
-    if engine == vllm.NAME:
-        return (
-            "the page has names of vLLM, but no request metrics among them: statistics may be off (--disable-log-stats)"
-        )
+    if engine in ENGINES:
+        return f"the page has names of {engine}, but {ENGINES[engine].nothing}"
     if engine is not None:
         return f"this is a page of {engine}, which is not read yet"
     if _PROCESS_ONLY.search(text):

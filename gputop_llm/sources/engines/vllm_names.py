@@ -6,13 +6,15 @@ has a value counts. Counters are written with and without "_total" (OpenMetrics 
 
 from __future__ import annotations
 
+from gputop_llm.sources.engines.gather import Names, counter
+
 
 def _metric(*names: str) -> tuple[str, ...]:
     return tuple(f"vllm:{name}" for name in names)
 
 
 def _counter(*names: str) -> tuple[str, ...]:
-    return tuple(f"vllm:{name}{end}" for name in names for end in ("_total", ""))
+    return counter(*_metric(*names))
 
 
 # One value per series.
@@ -73,20 +75,6 @@ PROCESS_START = "process_start_time_seconds"
 # By the front end itself, whatever becomes of a request inside; without /metrics, /health and the like.
 HTTP = ("http_requests_total", "http_requests")
 
-NEEDED = frozenset(
-    {
-        *(name for names in VALUES.values() for name in names),
-        *(name for _, names, _ in LABELLED for name in names),
-        *(name + end for names in HISTOGRAMS.values() for name in names for end in ("_bucket", "_sum", "_count")),
-        *CREATED,
-        LORA,
-        CACHE_CONFIG,
-        SLEEP,
-        PROCESS_START,
-        *HTTP,
-    }
-)
-
 # What is doubtful when two values are given for one series, where that is not the name itself.
 DOUBTS = {
     "swapped": "waiting",
@@ -97,33 +85,11 @@ DOUBTS = {
     **{name: name for name in HISTOGRAMS if name != "iteration"},
 }
 
+NAMES = Names(VALUES, LABELLED, HISTOGRAMS, DOUBTS)
+NEEDED = NAMES.needed | {*CREATED, LORA, CACHE_CONFIG, SLEEP, PROCESS_START, *HTTP}
+
 # vLLM 0.6.4 wrote prefill time under decode's name and the reverse (vllm-project/vllm pull 10853).
 SWAPPED_PHASES = frozenset({"0.6.4", "0.6.4.post1"})
-
-# What each figure of EngineLive is made of.
-MADE_OF = {
-    "running": ("running",),
-    "waiting": ("waiting",),
-    "waiting_by_reason": ("waiting_by_reason",),
-    "kv_usage_pct": ("kv_usage_pct",),
-    "requests_per_s": ("finished",),
-    "finished_per_s": ("finished",),
-    "prompt_tokens_per_s": ("prompt_tokens",),
-    "prompt_computed_tokens_per_s": ("prompt_tokens_computed",),
-    "prompt_cached_tokens_per_s": ("prompt_tokens_cached",),
-    "generation_tokens_per_s": ("generation_tokens",),
-    "steps_per_s": ("steps",),
-    "tokens_per_step": ("steps", "scheduled_tokens"),
-    "preemptions_per_s": ("preemptions",),
-    "prefix_hit_pct": ("prefix_queries", "prefix_hits"),
-    "prefix_hit_lifetime_pct": ("prefix_queries", "prefix_hits"),
-    "mean_prompt_tokens": ("request_prompt_tokens",),
-    "mean_generation_tokens": ("request_generation_tokens",),
-    "spec": ("spec_draft_tokens", "spec_accepted_tokens"),
-    "lora": ("lora",),
-    "cache_config": ("cache_config",),
-    **{name: (name,) for name in ("ttft", "itl", "tpot", "queue", "prefill", "decode", "e2e")},
-}
 
 _APART = "vLLM before 0.16 does not count computed and cached prompt tokens apart"
 _NO_QUERIES = "this vLLM does not count prefix-cache queries"

@@ -50,13 +50,14 @@ def errors_rising(view: NodeView, limits: Limits) -> Iterator[Check]:
         if live is None or lacking:
             yield Check(RULE, engine.subject, State.UNKNOWN, lacking or "")
             continue
-        ended = _Failed.of(sum(live.finished_per_s.get(reason, 0.0) for reason in FAILURES), live.requests_per_s)
+        counted = None if "failures" in live.missing else live.requests_per_s
+        ended = _Failed.of(sum(live.finished_per_s.get(reason, 0.0) for reason in FAILURES), counted)
         answers = engine.frame.window.http_per_s if engine.frame.window else {}
         http = _Failed.of(answers.get("5xx", 0.0), sum(answers.values()) if answers else None)
         window_s = live.window_s or 0.0
         states = [found.state(window_s, limits) for found in (ended, http) if found.per_s is not None]
         if not states:
-            why = live.missing.get("finished_per_s", "not on the page")
+            why = _missing(live, "")
             yield Check(RULE, engine.subject, State.UNKNOWN, f"requests by how they ended ({why})")
             continue
         yield judged(RULE, engine.subject, any_of(*states), "", partial(_symptom, engine, live, ended, http, limits))
@@ -137,7 +138,7 @@ def _count(live: EngineLive, name: str, failed: _Failed, source: str, limits: Li
 def _missing(live: EngineLive, name: str) -> str:
     if name.startswith("HTTP"):
         return "the page does not count answers by status"
-    return live.missing.get("finished_per_s", "not on the page")
+    return live.missing.get("failures", live.missing.get("finished_per_s", "not on the page"))
 
 
 RULES = (Rule(RULE, "requests fail", errors_rising),)

@@ -65,7 +65,10 @@ def first_token_seen(reading: EngineReading | None) -> bool | None:
     if reading is None or reading.problem is not None:
         return None
     counts = [one.counters["generation_tokens"] for one in reading.series if "generation_tokens" in one.counters]
-    return any(count > 0 for count in counts) if counts else None
+    if any(count > 0 for count in counts):
+        return True
+    # Counted as requests end, 0 may be the middle of the first one.
+    return False if counts and "generation_tokens_per_s" not in reading.missing else None
 
 
 def _has_yet_to_answer(engine: EngineView, first: bool | None) -> bool:

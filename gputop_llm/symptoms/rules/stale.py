@@ -75,6 +75,9 @@ def _is_whole(frame: EngineFrame) -> bool:
 
 def _took_s(engine: EngineView) -> float | None:
     """The mean duration of the newest scrapes; None with too few of them."""
+    reading = engine.frame.scrape.value
+    if reading is not None and reading.held_back:
+        return None
     took = [frame.scrape.took_s for _, frame in engine.scrapes(_SLOW_S) if frame.scrape.took_s is not None]
     return fmean(took) if len(took) >= _SLOW_SCRAPES else None
 
@@ -93,7 +96,7 @@ def _frozen_gpu(view: NodeView, engine: EngineView, limits: Limits) -> GpuView |
 
 
 def _runs(reading: EngineReading) -> bool:
-    return any(one.running != 0 for one in reading.series)
+    return any(one.running != 0 for one in reading.series if not one.shared)
 
 
 def _stands(engine: EngineView, reading: EngineReading, for_s: float) -> bool:

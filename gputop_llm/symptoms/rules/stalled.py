@@ -65,7 +65,7 @@ def _answered(view: NodeView, engine: EngineView, limits: Limits) -> Iterator[Ch
     if lacking is not None:
         yield Check(RULE, engine.subject, State.UNKNOWN, lacking)
         return
-    ranks = sorted({one.rank for one in reading.series}, key=str)
+    ranks = sorted({one.rank for one in reading.series if not one.shared}, key=str)
     stills = [standstill(engine, rank) for rank in ranks]
     busy = [still for still in stills if still.running > 0]
     limit_s = _limit_s(view, engine, busy, limits)

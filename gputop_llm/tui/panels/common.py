@@ -13,7 +13,15 @@ from gputop_llm.units import DASH, number, seconds, uptime
 
 T = TypeVar("T")
 
-_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "TGI", "trtllm": "TensorRT-LLM", "llamacpp": "llama.cpp"}
+_ENGINE_NAMES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tgi": "TGI",
+    "trtllm": "TensorRT-LLM",
+    "triton": "Triton",
+    "llamacpp": "llama.cpp",
+    "lmdeploy": "LMDeploy",
+}
 
 LATENCY_NAMES = {
     "ttft": "TTFT",
