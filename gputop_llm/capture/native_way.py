@@ -23,7 +23,7 @@ LATER_S = 1.0
 #: Whether Python stacks are sampled meanwhile.
 STACKS = "stacks"
 #: Windows of 0.5 s, CUPTI 13.0; docs/capture.md has the figures.
-COST = Cost(0.0, (5.0, 10.0), 5.0, "vLLM 0.24, 32 streams, one H200")
+COST = Cost(0.0, (2.0, 13.0), 5.0, "vLLM 0.24, 32 streams, one H200; the rate swings by 8 % by itself")
 _NEEDS_CUPTI = "CUPTI is not loaded in it"
 _LOAD_CUPTI = "start the engine in a Python that imports torch, which loads it"
 _BY_RUN = "start the engine by `gputop-llm run -- COMMAND`"

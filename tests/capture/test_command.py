@@ -59,7 +59,7 @@ def test_without_a_terminal_nothing_happens_unless_agreed_to(engine, captures, c
     assert (code, out) == (2, "")
     assert "--yes agrees" in err
     assert f"PID {engine.pid}" in err
-    assert "5–10 % of the token rate" in err
+    assert "2–13 % of the token rate" in err
     assert str(captures) in err
     assert not captures.exists()
     assert until(lambda: engine.open_files() <= files)
