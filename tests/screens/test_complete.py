@@ -98,6 +98,8 @@ def test_no_field_of_a_reading_is_forgotten():
         "progress",
         # For the rules only: their rate is in evidence.
         "http",
+        # For the rules only: how long such a page takes is no sign.
+        "held_back",
     }  # fmt: skip
     assert {f.name for f in fields(EngineReading)} == known
 

@@ -29,7 +29,7 @@ def made(name, at_s, seed=7):
 
 
 def parsed(text):
-    return vllm.read(TextParser(vllm.NEEDED).parse(text), "0.32.0")
+    return vllm.read(TextParser(vllm.ENGINE.needed).parse(text), "0.32.0")
 
 
 @pytest.mark.parametrize(

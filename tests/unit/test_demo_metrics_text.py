@@ -115,11 +115,11 @@ def test_every_number_of_the_engine_is_on_the_page(node, page):
 
 
 def test_the_engines_reader_takes_it_for_a_real_vllm(node, page):
-    reading = vllm.read(TextParser(vllm.NEEDED).parse(page), "0.32.0")
+    reading = vllm.read(TextParser(vllm.ENGINE.needed).parse(page), "0.32.0")
     seen, (engine,) = node.observed(0), reading.series
 
     assert (reading.problem, reading.notes, reading.skipped_lines) == (None, (), 0)
-    assert dict(reading.missing) == dict(vllm.read(TextParser(vllm.NEEDED).parse(RECORDED.read_text())).missing)
+    assert dict(reading.missing) == dict(vllm.read(TextParser(vllm.ENGINE.needed).parse(RECORDED.read_text())).missing)
     assert reading.started_s == pytest.approx(STARTED_S - 3600)
     assert (engine.model, engine.rank) == ("demo/llama-8b", "0")
     assert engine.running == seen.values["num_requests_running"]

@@ -55,7 +55,7 @@ def test_without_it_a_page_has_none_of_them():
 
 def test_acceptance_is_what_the_scenario_says():
     def spec(at_s):
-        return dict(vllm.read(TextParser(vllm.NEEDED).parse(page("spec-decode-weak", at_s))).series[0].counters)
+        return dict(vllm.read(TextParser(vllm.ENGINE.needed).parse(page("spec-decode-weak", at_s))).series[0].counters)
 
     before, begun, ended = spec(19.0), spec(22.0), spec(60.0)
 
@@ -110,7 +110,7 @@ def test_several_ranks_share_a_page_as_on_a_recorded_one():
 
 def test_each_rank_counts_for_itself_and_http_for_all():
     text = page("rank-imbalance", 60.0)
-    reading = vllm.read(TextParser(vllm.NEEDED).parse(text))
+    reading = vllm.read(TextParser(vllm.ENGINE.needed).parse(text))
     total = next(line for line in lines(text, "http_request_duration_seconds_count"))
 
     assert [series.rank for series in reading.series] == ["0", "1"]
