@@ -100,8 +100,8 @@ def break_at(stage):
     """The worker has a bug at a stage."""
     told = worker.Worker._tell
 
-    def tell(self, now, text):
-        told(self, now, text)
+    def tell(self, now, text, details=None):
+        told(self, now, text, details)
         if now == stage:
             raise RuntimeError("a bug")
 

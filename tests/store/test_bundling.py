@@ -100,7 +100,7 @@ def test_what_of_a_bundle_was_not_read_is_among_the_notes(tmp_path, proc, capsys
     (path / "capture.json").write_text("{")
 
     main(["verdict", str(path)])
-    shown = opened([path], lambda _share: None, lambda: False)
+    shown = opened([path], lambda _phase, _share: None, lambda: False)
 
     note = "capture.json is damaged and was not used"
     assert f"  - {note}\n" in capsys.readouterr().out
@@ -121,7 +121,7 @@ def test_a_capture_behind_a_link_is_not_touched(tmp_path, proc):
 def test_the_display_opens_a_bundle_as_well(tmp_path, proc):
     path = bundled(taken(tmp_path), proc=proc)
 
-    shown = opened([path], lambda _share: None, lambda: False)
+    shown = opened([path], lambda _phase, _share: None, lambda: False)
 
     assert shown.verdict.headline == bundle.read(path).verdict["headline"]
     assert "capture-cost" in {finding.id for finding in shown.verdict.findings}
