@@ -70,6 +70,13 @@ class CaptureRoute(Protocol):
             GputopError: none can be read.
         """
 
+    def doctor(self, target: Target) -> Sequence[str]:
+        """Which ways of capturing it are open, why the others are not, and what opens them, as lines.
+
+        Raises:
+            GputopError: it can't be told.
+        """
+
     def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
         """Samples of them for that long, by function.
 
@@ -207,6 +214,16 @@ class Captures:
         """
         frame, target, route = self._reached(frame, "cannot read stacks")
         return route.stacks(frame, target)
+
+    def doctor(self, frame: Frame | None) -> Sequence[str]:
+        """Which ways of capturing the attached target are open, as lines; takes up to a second.
+
+        Raises:
+            NothingFound: no target is attached.
+            GputopError: it can't be told.
+        """
+        _, target, route = self._reached(frame, "cannot tell what can be captured")
+        return route.doctor(target)
 
     def flames(self, frame: Frame | None, seconds: float) -> tuple[Flame, ...]:
         """Samples of them for that long.

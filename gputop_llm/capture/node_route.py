@@ -84,6 +84,17 @@ class NodeRoute:
 
         return looking.report(describe(target), looking.processes_of(target))
 
+    def doctor(self, target: Target) -> Sequence[str]:
+        """Which ways into its processes are open. Nothing is done to them.
+
+        Raises:
+            NothingFound: one of them has just ended.
+        """
+        from gputop_llm.capture.doctor import examine
+        from gputop_llm.capture.doctor_text import examined_lines
+
+        return list(examined_lines(examine(target, None, self._folder)))
+
     def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
         """Samples of them for that long.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,9 +11,9 @@ from typing import Any
 
 from gputop_llm import __version__, paths
 from gputop_llm.capture import leftovers
-from gputop_llm.capture.doctor import Examined, Process, examine
+from gputop_llm.capture.doctor import Examined, examine
+from gputop_llm.capture.doctor_text import examined_lines, mapped_lines
 from gputop_llm.capture.leftovers import Leftover, Mapped
-from gputop_llm.capture.way import Route
 from gputop_llm.commands import output
 from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.commands.snapshot import settled_frame
@@ -25,7 +24,6 @@ from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import plain
 
 SCHEMA = "gputop-llm/doctor/1"
-_MARKS = {"open": "open", "closed": "no"}
 
 
 def run(arguments: Namespace) -> int:
@@ -47,7 +45,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         output.write_text(_json(examined, found, still))
     else:
-        lines = _examined_lines(examined) if examined is not None else _leftover_lines(found or (), still)
+        lines = examined_lines(examined) if examined is not None else _leftover_lines(found or (), still)
         output.write_text("".join(f"{printable(line)}\n" for line in lines))
     return ExitCode.OK
 
@@ -59,49 +57,12 @@ def _target(config: Config, arguments: Namespace) -> Target | None:
         return settled_frame(session, config).focused
 
 
-def _examined_lines(examined: Examined) -> Iterator[str]:
-    if not examined.processes:
-        yield "no target: no engine or process on a GPU was found, or several were (name one with --pid)"
-    else:
-        yield examined.target or f"process {examined.processes[0].pid}"
-    for routes, processes in _alike(examined.processes):
-        yield ""
-        yield ", ".join(f"PID {one.pid} ({one.title}, user {one.user or 'unknown'})" for one in processes)
-        yield from (f"  {_MARKS[one.state]:<6} {one.title}{_because(one)}" for one in routes if one.state in _MARKS)
-        if later := "; ".join(one.title for one in routes if one.state == "unbuilt"):
-            yield f"  later  not built yet: {later}"
-    yield ""
-    yield f"this user      {'root' if examined.root else 'not root'}"
-    yield f"capture lock   {examined.holder.words(time.time()) if examined.holder is not None else 'free'}"
-    yield f"captures go to {examined.folder or 'nowhere'}{f' ({examined.room})' if examined.room else ''}"
-    yield from _mapped_lines(examined.mapped)
-
-
-def _alike(processes: tuple[Process, ...]) -> Iterator[tuple[tuple[Route, ...], list[Process]]]:
-    """Processes with the same ways into them, together."""
-    groups: dict[tuple[Route, ...], list[Process]] = {}
-    for process in processes:
-        groups.setdefault(process.routes, []).append(process)
-    yield from groups.items()
-
-
-def _because(route: Route) -> str:
-    if route.state == "open":
-        return ""
-    return f": {route.why}{f' -> {route.opens}' if route.opens else ''}"
-
-
 def _leftover_lines(found: tuple[Leftover, ...], still: tuple[Mapped, ...]) -> Iterator[str]:
     if not found:
         yield "no leftovers"
     for one in found:
         yield f"{one.path}: {one.done}"
-    yield from _mapped_lines(still)
-
-
-def _mapped_lines(still: tuple[Mapped, ...]) -> Iterator[str]:
-    for one in still:
-        yield f"stays          PID {one.pid} ({one.name}) has {', '.join(one.libraries)} mapped, idle, until it ends"
+    yield from mapped_lines(still)
 
 
 def _json(examined: Examined | None, found: tuple[Leftover, ...] | None, still: tuple[Mapped, ...]) -> str:

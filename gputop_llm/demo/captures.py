@@ -79,6 +79,13 @@ class SimulatedRoute:
     def stacks(self, frame: Frame, target: Target) -> StackReport:
         return simulated_stacks(frame, target)
 
+    def doctor(self, target: Target) -> Sequence[str]:
+        return [
+            describe(target),
+            "  open   a simulated window: no process is touched, and the record is made up to fit the scenario",
+            "  no     every other way: this node is simulated -> run gputop-llm where an engine runs",
+        ]
+
     def flames(self, target: Target, seconds: float) -> tuple[Flame, ...]:
         return simulated_flames(target, seconds)
 

@@ -34,7 +34,7 @@ STALL_CHECK_S = 2.0
 SETTLED_S = 2.0
 # How long leaving may wait for the sources to let go.
 STOP_WAIT_S = 0.4
-OVERLAYS = ("targets", "captures", "stacks", "help", "palette")
+OVERLAYS = ("targets", "captures", "stacks", "doctor", "help", "palette")
 
 
 def _later(module: str, name: str) -> Callable[[], Screen[None]]:
@@ -68,6 +68,7 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
         "capturing": _later("capturing", "TakingScreen"),
         "captures": _later("capturing", "CapturesScreen"),
         "stacks": _later("stacks", "StacksScreen"),
+        "doctor": _later("doctor", "DoctorScreen"),
         "help": _later("help", "HelpScreen"),
         "palette": _later("palette", "PaletteScreen"),
     }
@@ -254,6 +255,9 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
 
     def do_stacks(self) -> None:
         self._toggle_overlay("stacks")
+
+    def do_doctor(self) -> None:
+        self._toggle_overlay("doctor")
 
     def do_captures(self) -> None:
         self._toggle_overlay("captures")

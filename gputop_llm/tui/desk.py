@@ -205,6 +205,14 @@ class Desk:
         """
         return self._captures.stacks(self._app.session.latest)
 
+    def doctor(self) -> Sequence[str]:
+        """Which ways of capturing are open, as lines; takes up to a second.
+
+        Raises:
+            GputopError: it can't be told.
+        """
+        return self._captures.doctor(self._app.session.latest)
+
     def flames(self, seconds: float) -> tuple[Flame, ...]:
         """Which functions run for so long.
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gputop_llm.capture.progress import Progress
 from gputop_llm.captures import Captures
+from gputop_llm.demo.captures import SimulatedRoute
 from gputop_llm.errors import GputopError
+from gputop_llm.tui.desk import Desk
 from tests.support import frames
 from tests.support.screen_text import assert_golden, screen_lines, screen_text
 from tests.support.scripted_capture import ScriptedRoute
+from tests.support.symptom_screens import incident
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 RECORDING = Progress("recording", "recording", share=0.4, records_bytes=3_000_000)
@@ -189,3 +194,26 @@ async def test_leaving_cancels(running, tmp_path):
         run = await taking(it, ScriptedRoute(tmp_path))
         it.session.captures.close(5.0)
         assert run.closed
+
+
+async def test_an_armed_capture_is_taken_when_the_next_frame_has_the_symptom(running):
+    async with running(incident()) as it:
+        it.session.captures = Captures(SimulatedRoute, it.session.history.frames, it.session.clock.wall)
+        it.app.desk = Desk(it.app, it.session.captures)
+        await it.press("5", "enter", "a", "minus", "minus", "y")
+        symptom = it.app.desk.armed_for
+        it.session.captures.frame(it.session.latest)
+        assert it.app.desk.armed_for is None
+        await until(it, lambda: it.app.desk.ended)
+        (ended,) = it.app.desk.ended
+        assert ended.last.outcome == "done"
+        assert ended.plan.armed["symptom"] == symptom
+        assert ended.plan.armed["evidence"]
+        assert json.loads((Path(ended.last.path) / "capture.json").read_text())["plan"]["armed"]["symptom"] == symptom
+        it.session.captures.close(1.0)
+
+
+async def test_why_nothing_can_be_captured_is_said_on_the_doctors_page(running):
+    async with running(incident()) as it:
+        await it.press("d")
+        await until(it, lambda: "no engine or process is attached" in screen_text(it.app))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +13,7 @@ from gputop_llm.tui.desk import Desk
 from gputop_llm.tui.panels.process_rows import target_of
 from tests.support import frames
 from tests.support.screen_text import screen_lines, screen_text
+from tests.support.scripted_capture import ScriptedRoute
 from tests.support.symptom_screens import incident, near_limits
 
 TESTED: dict[str, set[str]] = {}
@@ -129,6 +128,18 @@ async def test_v_lists_the_captures_of_this_session(running, key):
         assert "no capture was taken yet" in screen_text(it.app)
 
 
+@keys_of("doctor")
+async def test_d_says_what_can_be_captured(running, key, tmp_path):
+    async with running(incident()) as it:
+        it.app.desk._captures = Captures(lambda: ScriptedRoute(tmp_path), it.session.history.frames, time.time)
+        await it.press(key)
+        assert on_top(it) == "doctor"
+        await shows(it, "it was not started under nsys")
+        assert "\\x1b[31mEngineCore" in screen_text(it.app)
+        await it.press(key)
+        assert on_top(it) == "overview"
+
+
 @keys_of("stacks")
 async def test_s_shows_the_stacks_of_every_rank_and_r_records_them(running, key):
     async with running(incident()) as it:
@@ -163,22 +174,6 @@ async def test_a_arms_a_capture_on_a_symptoms_page_and_disarms_it(running, key):
         await it.press(key)
         assert f"disarmed: no capture waits for {symptom} any more" in screen_lines(it.app)[-1]
         assert it.app.desk.armed_for is None
-
-
-async def test_an_armed_capture_is_taken_when_the_next_frame_has_the_symptom(running):
-    async with running(incident()) as it:
-        simulated(it)
-        await it.press("5", "enter", "a", "minus", "minus", "y")
-        symptom = it.app.desk.armed_for
-        it.session.captures.frame(it.session.latest)
-        assert it.app.desk.armed_for is None
-        await until_true(it, lambda: it.app.desk.ended)
-        (ended,) = it.app.desk.ended
-        assert ended.last.outcome == "done"
-        assert ended.plan.armed["symptom"] == symptom
-        assert ended.plan.armed["evidence"]
-        assert json.loads((Path(ended.last.path) / "capture.json").read_text())["plan"]["armed"]["symptom"] == symptom
-        it.session.captures.close(1.0)
 
 
 @keys_of("targets")

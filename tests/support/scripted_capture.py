@@ -63,6 +63,17 @@ class ScriptedRoute:
             at_s=1_795_968_526.0,
         )
 
+    def doctor(self, target):
+        if self.refusal is not None:
+            raise self.refusal
+        return [
+            "vllm llama-1b",
+            "",
+            "PID 624 (VLLM::\x1b[31mEngineCore)",
+            "  open   native window, injected",
+            "  no     Nsight Systems window: it was not started under nsys -> start it by `gputop-llm run --nsys`",
+        ]
+
     def begin(self, plan, frames, before):
         self.runs.append(ScriptedRun(plan))
         return self.runs[-1]
