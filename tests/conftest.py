@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import hypothesis
 import pytest
 
 from tests.support.environment import ORIGINAL, scrubbed
+
+# A shell's background jobs ignore Ctrl-C, and so would every program that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example takes says how busy the machine is, and nothing else.
 hypothesis.settings.register_profile("untimed", deadline=None)
