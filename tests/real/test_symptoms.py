@@ -116,9 +116,13 @@ def test_a_growing_queue_and_a_full_kv_pool_with_preemptions(vllm_slot):
     server = vllm_slot.get(**SMALL_POOL)
     with watching(server) as session, contextlib.ExitStack() as stack:
         seen, end = {}, threading.Event()
+        fullest = 0.0
 
         def both():
-            report = session.latest.symptoms
+            nonlocal fullest
+            engine, report = session.latest.focused_engine, session.latest.symptoms
+            if engine is not None and engine.window is not None:
+                fullest = max(fullest, engine.window.total.kv_usage_pct or 0.0)
             for symptom in report.active if report else ():
                 seen.setdefault(symptom.id, symptom)
                 if symptom.root and symptom.root.startswith("kv-pressure"):
@@ -134,7 +138,8 @@ def test_a_growing_queue_and_a_full_kv_pool_with_preemptions(vllm_slot):
                 break
         wait_for(both, "both", session, 30.0)
         assert any(e.name.startswith("KV") for e in seen["kv-pressure"].evidence)
-        assert session.latest.focused_engine.window.total.kv_usage_pct > 80
+        # At one time or another: a request that ends leaves room for a moment.
+        assert fullest > 80
         # All at once, and not each when the one before it has ended.
         end.set()
 
