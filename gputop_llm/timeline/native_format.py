@@ -2,7 +2,7 @@
 
 A record is `MAGIC`, then chunks: a header (kind, payload bytes; two little-endian u32), then the payload. Rows of one
 kind have a fixed stride, so that a chunk is one NumPy array. All integers are little-endian. The client's C source
-(`gputop_llm/capture/native/client.c`) has the same structures; a test compares the two.
+(`gputop_llm/capture/native/wire.h`) has the same structures; a test compares the two.
 
 What a target sends is not to be trusted: `MAX_PAYLOAD_BYTES` bounds a chunk, and a reader checks every length and
 index.
@@ -56,7 +56,7 @@ class EndReason(IntEnum):
 #: protocol version, PID and TID as the target sees them, CUPTI's version (cuptiGetVersion); then the library's path
 #: (UTF-8).
 HELLO = struct.Struct("<IIII")
-#: a reason (see client.c), CUPTI's result code (0: not CUPTI's); then a sentence in UTF-8.
+#: a reason (see wire.h), CUPTI's result code (0: not CUPTI's); then a sentence in UTF-8.
 REFUSED = struct.Struct("<II")
 #: The same moment on four clocks: CUPTI's timestamp, CLOCK_REALTIME, CLOCK_MONOTONIC (ns) and the time-stamp counter.
 CLOCKS = struct.Struct("<QQQQ")
