@@ -158,7 +158,7 @@ def make_plan(
 
     proc = proc or ProcFs()
     now_s = time.time() if now_s is None else now_s
-    window_s = _window_s(seconds, steps, engine)
+    window_s = asked_window_s(seconds, steps, engine)
     ranks = tuple(_ranks(target, proc))
     if not ranks:
         raise NothingFound(
@@ -227,7 +227,12 @@ def _why_none(target: Target) -> str:
     return f"none of its {len(target.pids)} processes is known to use a GPU"
 
 
-def _window_s(seconds: float | None, steps: int | None, engine: EngineFrame | None) -> float:
+def asked_window_s(seconds: float | None, steps: int | None, engine: EngineFrame | None) -> float:
+    """How long a window is, of what was asked for; half a second of nothing.
+
+    Raises:
+        UsageError: it is too short or too long, or how long the steps take can't be told.
+    """
     if steps is not None:
         rate = engine.window.total.steps_per_s if engine is not None and engine.window is not None else None
         if not rate:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_llm.capture.folder import FACTS
-from gputop_llm.capture.plan import DEFAULT_WINDOW_S, Plan, PlannedRank, plan_json
+from gputop_llm.capture.plan import Plan, PlannedRank, asked_window_s, plan_json
 from gputop_llm.capture.progress import Progress
 from gputop_llm.demo.record import Shape, record
 from gputop_llm.demo.stacks import simulated_flames, simulated_stacks
@@ -65,7 +65,7 @@ class SimulatedRoute:
             key=target.key,
             engine=target.engine,
             ranks=tuple(PlannedRank(n, p.pid or 0, 0, p.title, p.rank, p.gpus) for n, p in enumerate(ranks)),
-            window_s=DEFAULT_WINDOW_S if window_s is None else window_s,
+            window_s=asked_window_s(window_s, steps, frame.focused_engine),
             max_bytes=64 << 20,
             folder=self._folder.name,
             name=f"simulated-{self._count}",
