@@ -13,6 +13,7 @@ from typing import Any
 from gputop_llm.capture.folder import FACTS
 from gputop_llm.capture.plan import Plan, PlannedRank, asked_window_s, plan_json
 from gputop_llm.capture.progress import Progress
+from gputop_llm.capture.ways import way_of
 from gputop_llm.demo.record import Shape, record
 from gputop_llm.demo.stacks import simulated_flames, simulated_stacks
 from gputop_llm.errors import GputopError
@@ -57,6 +58,9 @@ class SimulatedRoute:
         route: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Plan:
+        if route is not None:
+            # A name that is none is none here, too.
+            way_of(route)
         self._frame = frame
         ranks = [p for p in target.processes if p.pid is not None and p.gpus]
         self._count += 1

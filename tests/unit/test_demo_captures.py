@@ -13,6 +13,14 @@ from tests.support import frames
 def test_a_window_beyond_the_bounds_is_refused(seconds):
     frame = frames.one_gpu_loaded()
     route = SimulatedRoute()
-    with pytest.raises(UsageError, match="from 0.05 to 60 s"):
+    with pytest.raises(UsageError, match=r"from 0\.05 to 60 s"):
         route.plan(frame, frame.focused, seconds)
+    route.close()
+
+
+def test_a_route_that_there_is_none_of_is_refused():
+    frame = frames.one_gpu_loaded()
+    route = SimulatedRoute()
+    with pytest.raises(UsageError, match="there is no route nonsense"):
+        route.plan(frame, frame.focused, route="nonsense")
     route.close()
