@@ -101,12 +101,14 @@ def all_of(*states: State) -> State:
 
 def all_in_turn(*conditions: Callable[[], State]) -> State:
     """As `all_of`, but asks no further once one is gone: put what is cheap to ask first."""
-    states: list[State] = []
+    found = State.RAISED
     for condition in conditions:
-        states.append(condition())
-        if states[-1] is State.CLEAR:
-            break
-    return all_of(*states)
+        state = condition()
+        if state is State.CLEAR:
+            return state
+        if state is State.UNKNOWN or found is State.RAISED:
+            found = state
+    return found
 
 
 def any_of(*states: State) -> State:

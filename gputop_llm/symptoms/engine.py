@@ -13,6 +13,7 @@ from gputop_llm.symptoms.checks import Check
 from gputop_llm.symptoms.compose import Composer
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.log import SymptomLog
+from gputop_llm.symptoms.names import engine_key
 from gputop_llm.symptoms.state import FORGET_S, SymptomState
 from gputop_llm.symptoms.timeline import Timeline
 from gputop_llm.symptoms.trend import POINTS, trend
@@ -131,7 +132,7 @@ class SymptomEngine:
         now = view.now.mono_s
         if view.now.targets.value is None:
             return set()
-        self._seen.update((view.names.subject(target).key, now) for target in view.now.targets.value.targets)
+        self._seen.update((engine_key(target), now) for target in view.now.targets.value.targets)
         self._seen.update((engine.subject.key, now) for engine in view.engines)
         gone = {key for key, at in self._seen.items() if now - at >= GONE_S}
         self._seen = {key: at for key, at in self._seen.items() if now - at < FORGET_S + GONE_S}

@@ -27,7 +27,12 @@ class TargetNames:
         """A target, scraped or not, there or gone."""
         name = _name(target)
         twins = self._keys.get(name, set()) - {target.key}
-        return Subject(f"engine:{target.key}", f"{name} {_place(target)}" if twins else name)
+        return Subject(engine_key(target), f"{name} {_place(target)}" if twins else name)
+
+
+def engine_key(target: Target) -> str:
+    """The key of the target as a subject."""
+    return f"engine:{target.key}"
 
 
 def _name(target: Target) -> str:

@@ -97,6 +97,7 @@ class Past:
     def __init__(self) -> None:
         self.buckets: dict[BucketKey, Bucket] = {}
         self.changed = False
+        self._found: dict[tuple[BucketKey, str], tuple[float | None, float | None]] = {}
 
     def add(self, key: BucketKey, at_s: float, sample: Mapping[str, float | None]) -> None:
         """Adds a healthy sample; the bucket that was last used longest ago makes room."""
@@ -105,6 +106,7 @@ class Past:
                 del self.buckets[min(self.buckets, key=lambda k: self.buckets[k].at_s[-1])]
             self.buckets[key] = Bucket()
         self.buckets[key].add(at_s, sample)
+        self._found.clear()
         self.changed = True
 
     def median(self, key: BucketKey, metric: str, generation_tokens_per_s: float | None) -> float | None:
@@ -114,20 +116,29 @@ class Past:
         load, at which it was no lower; or from a lighter one, if no more tokens are generated than there:
         then there are more requests because they take longer, and not because there is more work.
         """
+        if (key, metric) not in self._found:
+            self._found[key, metric] = self._find(key, metric)
+        found, most = self._found[key, metric]
+        if most is None:
+            return found
+        more_work = generation_tokens_per_s is None or generation_tokens_per_s > most
+        return None if more_work else found
+
+    def _find(self, key: BucketKey, metric: str) -> tuple[float | None, float | None]:
+        """(what is healthy, only with so many generated tokens per second at most)."""
         own = self._of(key, metric)
         if own is not None or metric.endswith("_per_s") or not metric.endswith("_s"):
-            return own
+            return own, None
         for step in (1, 2):
             heavier = self._of(key._replace(load=key.load + step), metric)
             if heavier is not None:
-                return heavier
+                return heavier, None
         for step in (1, 2, 3):
             lighter = key._replace(load=key.load - step)
             found, rate = self._of(lighter, metric), self._of(lighter, "generation_tokens_per_s")
             if found is not None and rate is not None:
-                more_work = generation_tokens_per_s is None or generation_tokens_per_s > _SAME_WORK * rate
-                return None if more_work else found
-        return None
+                return found, _SAME_WORK * rate
+        return None, None
 
     def _of(self, key: BucketKey, metric: str) -> float | None:
         bucket = self.buckets.get(key)

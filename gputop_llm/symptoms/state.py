@@ -16,8 +16,8 @@ from gputop_llm.symptoms.limits import Limits
 log = logging.getLogger(__name__)
 
 # Evidence of so many symptoms is gathered per tick, of those first whose evidence is oldest: on a node where everything
-# is wrong each is renewed every few ticks, and a tick costs no more for it.
-REMADE = 3
+# is wrong each is renewed every few ticks, and a tick costs no more for it. Of a dozen nobody reads each at once.
+REMADE, REMADE_OF_MANY, MANY = 3, 2, 12
 
 # A subject or input that vanishes ends its symptom after this time, even if nothing ever said "clear".
 FORGET_S = 30.0
@@ -105,7 +105,7 @@ class SymptomState:
         """Gathers the evidence of what is new, and of what has not been renewed for longest."""
         new = sum(track.shown is None for _, track in active)
         oldest = sorted(active, key=lambda pair: (pair[1].shown is not None, pair[1].made_at))
-        for check, track in oldest[: max(REMADE, new)]:
+        for check, track in oldest[: max(REMADE if len(active) < MANY else REMADE_OF_MANY, new)]:
             track.shown = self._made(check, track) or track.shown
             track.made_at = mono_s
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
 from gputop_llm.model.symptom import Subject
-from gputop_llm.symptoms.names import TargetNames
+from gputop_llm.symptoms.names import TargetNames, engine_key
 from gputop_llm.symptoms.timeline import Timeline
 
 # Means of noisy momentary readings (NVML, GPM) are over this long.
@@ -170,8 +170,9 @@ class EngineView:
     def scrapes(self, over_s: float = math.inf) -> Iterator[tuple[float, EngineFrame]]:
         """(monotonic time of the scrape, a frame that shows it) over the newest `over_s` seconds, newest first."""
         seen: float | None = None
+        oldest = self.past[-1][0] - over_s if self.past else 0.0
         for at, frame in reversed(self.past):
-            if self.past[-1][0] - at > over_s:
+            if at < oldest:
                 return
             scraped = frame.scrape.at_mono_s
             # Two frames may show one scrape; it is one observation.
@@ -359,9 +360,7 @@ class NodeView:
                     if process.mig_instance is not None and gpu.index in process.gpus:
                         scopes[gpu.instance(process.mig_instance).key] = frozenset({engine.subject.key})
         others = [e.subject.key for e in self.ended]
-        others += [
-            self.names.subject(t).key for t in (self.now.targets.value.targets if self.now.targets.value else ())
-        ]
+        others += [engine_key(t) for t in (self.now.targets.value.targets if self.now.targets.value else ())]
         for key in others:
             scopes.setdefault(key, frozenset({key}))
         return scopes

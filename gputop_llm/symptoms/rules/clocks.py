@@ -104,8 +104,8 @@ def _below_pct(gpu: GpuView) -> float | None:
 
 
 def _held_down(gpu: GpuView, reasons: Sequence[str], limits: Limits, name: str) -> State:
-    most = gpu.each(name, partial(_most, reasons))
-    return over(fmean([share for _, share in most if share is not None]), limits, name)
+    known = [share for _, share in gpu.each(name, partial(_most, reasons)) if share is not None]
+    return over(sum(known) / len(known), limits, name)
 
 
 def _most(reasons: Sequence[str], gpu: Gpu) -> float | None:

@@ -98,20 +98,20 @@ def _running(engine: EngineView, gpu: GpuView, limits: Limits) -> State:
 
 
 def _nvlink(gpu: GpuView) -> tuple[float, str] | None:
-    """What the GPU's NVLinks carry in one direction in bytes per second, and the board that this is from."""
+    """What the GPU's NVLinks carry in one direction in bytes per second, and where that is from."""
     spec = table.find(gpu.now.name, gpu.now.mem_total_bytes)
-    return (spec.nvlink_bytes_per_s, spec.name) if spec and spec.nvlink_bytes_per_s else None
+    return (spec.nvlink_bytes_per_s, f"GPU table, {spec.name}") if spec and spec.nvlink_bytes_per_s else None
 
 
 def _links(gpu: GpuView) -> list[_Link]:
     found = []
     nvlink = _nvlink(gpu)
     pcie = link_bytes_per_s(gpu.now.pcie_gen, gpu.now.pcie_width)
-    for kind, field, capacity, source in (
-        ("NVLink", "nvlink", nvlink[0] if nvlink else None, f"GPU table, {nvlink[1]}" if nvlink else ""),
-        ("PCIe", "pcie", pcie, link_name(gpu.now.pcie_gen, gpu.now.pcie_width)),
+    for kind, capacity, source, fields in (
+        ("NVLink", *(nvlink or (None, "")), ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")),
+        ("PCIe", pcie, link_name(gpu.now.pcie_gen, gpu.now.pcie_width), ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")),
     ):
-        rates = [gpu.mean(f"{field}_{way}_bytes_per_s") for way in ("tx", "rx")]
+        rates = [gpu.mean(field) for field in fields]
         known = [value for value in rates if value is not None]
         if known and capacity:
             found.append(_Link(kind, max(known), capacity, source))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -51,19 +51,20 @@ def cpu_throttled(view: NodeView, limits: Limits) -> Iterator[Check]:
         if not engine.loads:
             yield Check(rule, engine.subject, State.UNKNOWN, CPU_NOT_READ)
             continue
-        worst = max(engine.loads, key=lambda load: throttled_pct(load) or 0.0)
         quotas = [_quota_state(load, limits) for load in engine.loads]
         waits = [
             over(wait, limits, f"{rule}.run_wait_pct") for wait in map(run_wait_pct, engine.loads) if wait is not None
         ]
         state = any_of(*quotas, over(steal, limits, f"{rule}.steal_pct"), *waits)
-        reasons = [load.now.missing.get("cgroup", "needs two polls") for load in engine.loads]
-        needs = (
-            f"CPU quota and throttling ({reasons[quotas.index(State.UNKNOWN)]})"
-            if State.UNKNOWN in quotas
-            else "CPU steal of the host (needs two polls)"
-        )
-        yield judged(rule, engine.subject, state, needs, partial(_throttled_symptom, engine, worst, steal, limits))
+        make = partial(_throttled_symptom, engine, steal, limits)
+        yield judged(rule, engine.subject, state, partial(_needs, engine, quotas), make)
+
+
+def _needs(engine: EngineView, quotas: Sequence[State]) -> str:
+    if State.UNKNOWN not in quotas:
+        return "CPU steal of the host (needs two polls)"
+    unknown = engine.loads[quotas.index(State.UNKNOWN)]
+    return f"CPU quota and throttling ({unknown.now.missing.get('cgroup', 'needs two polls')})"
 
 
 def run_wait_pct(process: LoadView) -> float | None:
@@ -82,7 +83,8 @@ def _of_quota(name: str, value: float | None, unit: str, **more: Any) -> Evidenc
     return Evidence(name, value, unit, "cgroup", 10.0, missing=missing, **more)
 
 
-def _throttled_symptom(engine: EngineView, worst: LoadView, steal: float | None, limits: Limits) -> Symptom:
+def _throttled_symptom(engine: EngineView, steal: float | None, limits: Limits) -> Symptom:
+    worst = max(engine.loads, key=lambda load: throttled_pct(load) or 0.0)
     group = worst.now.cgroup
     throttled = throttled_pct(worst)
     used = worst.mean(lambda load: load.cgroup.used_cpus if load.cgroup else None)
