@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.widget import Widget
 
-from gputop_llm.tui.draw import Block, Line, plain, rule
+from gputop_llm.tui.draw import Block, Line, rule
 from gputop_llm.tui.panels.capture_words import capture_rows, ended_lines, plan_lines, taking_lines
 from gputop_llm.tui.screens.base import MonitorScreen, View
+from gputop_llm.tui.screens.listing import ListScreen
 from gputop_llm.tui.screens.page import PageScreen
-from gputop_llm.tui.widgets.lines import LinesView
 from gputop_llm.tui.widgets.rows import RowsView
 
 if TYPE_CHECKING:
@@ -65,36 +64,17 @@ class TakingScreen(_OnDesk, PageScreen):
         return ended_lines(taking.ended, width)
 
 
-class CapturesScreen(_OnDesk):
+class CapturesScreen(_OnDesk, ListScreen):
     """One row per capture of this session; Enter opens its verdict."""
 
     command = "captures"
     DEFAULT_CSS = "CapturesScreen > #heading { height: 1; }"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._heading = LinesView(id="heading")
-        self.rows = RowsView(id="rows")
-
-    def body(self) -> Iterable[Widget]:
-        yield self._heading
-        yield self.rows
-
-    def on_screen_resume(self) -> None:
-        self.rows.focus()
-        super().on_screen_resume()
-
     def show_body(self, view: View) -> None:
         width = self.size.width
         hint = [("Enter", "key"), (" opens the verdict, ", "dim"), ("Esc", "key"), (" back", "dim")]
-        self._heading.show(Block([rule([("Captures", "title")], width, hint)]))
+        self.heading.show(Block([rule([("Captures", "title")], width, hint)]))
         self.rows.show(capture_rows(self.desk.ended, width))
-
-    def page_text(self) -> str:
-        return f"{plain(self._heading.block.lines)}\n{self.rows.text()}"
-
-    def rows_below(self) -> int:
-        return self.rows.rows_below
 
     def on_rows_view_chosen(self, message: RowsView.Chosen) -> None:
         self.desk.open(int(message.key.partition(":")[2]))

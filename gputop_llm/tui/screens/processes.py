@@ -8,12 +8,13 @@ from textual.widget import Widget
 
 from gputop_llm.tui.draw import Block, Line, plain
 from gputop_llm.tui.panels.process_rows import process_table, section, target_of
-from gputop_llm.tui.screens.base import MonitorScreen, View
+from gputop_llm.tui.screens.base import View
+from gputop_llm.tui.screens.listing import ListScreen
 from gputop_llm.tui.widgets.lines import LinesView
 from gputop_llm.tui.widgets.rows import RowsView
 
 
-class ProcessesScreen(MonitorScreen):
+class ProcessesScreen(ListScreen):
     """A table whose rows can be chosen; Enter attaches to the row's target."""
 
     command = "processes"
@@ -21,18 +22,12 @@ class ProcessesScreen(MonitorScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heading = LinesView(id="heading")
-        self.rows = RowsView(id="rows")
         self._notes = LinesView(id="notes")
         self._all_notes: list[Line] = []
 
     def body(self) -> Iterable[Widget]:
-        yield self._heading
-        yield self.rows
+        yield from super().body()
         yield self._notes
-
-    def on_mount(self) -> None:
-        self.rows.focus()
 
     def show_body(self, view: View) -> None:
         if view.frame is None:
@@ -46,15 +41,12 @@ class ProcessesScreen(MonitorScreen):
             notes = [*notes[: room - 1], [(f"and {hidden} more lines: x saves them all", "dim")]]
         if self._notes.styles.height is None or self._notes.styles.height.value != room:
             self._notes.styles.height = room
-        self._heading.show(Block([table.heading]))
+        self.heading.show(Block([table.heading]))
         self.rows.show(table.rows)
         self._notes.show(Block(notes))
 
-    def rows_below(self) -> int:
-        return self.rows.rows_below
-
     def page_text(self) -> str:
-        return "\n".join((plain(self._heading.block.lines), self.rows.text(), plain(self._all_notes)))
+        return f"{super().page_text()}\n{plain(self._all_notes)}"
 
     def on_rows_view_chosen(self, message: RowsView.Chosen) -> None:
         self.monitor.attach(target_of(message.key))
