@@ -69,7 +69,8 @@ def seccomp_mode(tid: int) -> str:
 def no_safe_thread(pid: int, memory: Memory, tried: str = "") -> NotBorrowed:
     """The refusal of a process that has no thread to borrow, saying what its threads do."""
     return NotBorrowed(
-        f"no thread of it waits in poll, epoll, select or nanosleep for at most {LONGEST_LIMIT_S:g} s or without a limit; "
+        "no thread of it waits in poll, epoll, select or nanosleep "
+        f"for at most {LONGEST_LIMIT_S:g} s or without a limit; "
         f"a longer wait, borrowed, would end too late ({tried or what_they_do(pid, memory)})",
         "try again, or start the server by `gputop-llm run -- COMMAND`",
     )
