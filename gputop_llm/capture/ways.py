@@ -51,9 +51,12 @@ def open_without_ptrace(pid: int, target: Target) -> tuple[str, ...]:
     """Titles of the open ways into a process of a target that need no right to read its memory."""
     proc = ProcFs()
     try:
-        seen = Seen(pid, proc.stat(pid).start_ticks, proc, target)
+        stat = proc.stat(pid)
     except (OSError, ValueError):
         return ()
+    if stat.state in "ZX":
+        return ()
+    seen = Seen(pid, stat.start_ticks, proc, target)
     return tuple(
         route.title for way in WAYS for route in way.look(seen) if route.state == "open" and route.key not in _PTRACE
     )
