@@ -19,12 +19,13 @@ from gputop_llm.capture.stacks import looking, pyspy
 from gputop_llm.capture.stacks.refused import Situation
 from gputop_llm.cli import main
 from gputop_llm.model import Target, TargetProcess
-from tests.support.captures import case_json
+from tests.support.captures import case_json, field_case
 from tests.support.cli import environment, start_cli
 from tests.support.fake_sources import FakeNode
 from tests.support.real_processes import until
 
-ENDINGS = {one["name"]: one for one in json.loads(Path("tests/fixtures/stack_dump_endings.json").read_text())}
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ENDINGS = {one["name"]: one for one in json.loads((FIXTURES / "stack_dump_endings.json").read_text())}
 SAYS = {
     "user": ("kernel.yama.ptrace_scope is 1", "sudo sysctl kernel.yama.ptrace_scope=0"),
     "other-owner": ("it belongs to another user", "run gputop-llm as root (sudo)"),
@@ -123,15 +124,9 @@ def test_33_where_no_screen_can_be_drawn_one_sentence_names_the_command_that_nee
 
 
 def test_33_a_locale_that_is_not_utf_8_is_no_error_where_text_is_printed():
-    command = [
-        sys.executable,
-        "-m",
-        "gputop_llm",
-        "verdict",
-        "captures/field-cases/26-kernels-shorter-than-a-microsecond",
-    ]
+    command = [sys.executable, "-m", "gputop_llm", "verdict", str(field_case(26) / "trace.json")]
     env = environment() | {"LANG": "en_US.ISO-8859-1", "LC_ALL": "C", "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
-    done = subprocess.run([*command[:-1], f"{command[-1]}/trace.json"], capture_output=True, env=env, check=False)
+    done = subprocess.run(command, capture_output=True, env=env, check=False)
 
     assert (done.returncode, done.stderr) == (4, b"")
     assert b"kernels under 5" in done.stdout
