@@ -20,9 +20,9 @@ from typing import Any
 
 from gputop_llm.errors import GputopError
 from gputop_llm.store.bundle import RECORD, RECORDS
+from gputop_llm.store.bundle_write import PARTIAL, PARTIAL_BUNDLE
 from gputop_llm.timeline import native_format as form
 
-PARTIAL_PREFIX, PARTIAL_SUFFIX = ".", ".partial"
 PART = ".part"
 INCOMPLETE = "-incomplete"
 LOCK = f"lock{PART}"
@@ -51,7 +51,7 @@ class CaptureFolder:
         self._name = name
         self._fd = -1
         self._lock_fd = -1
-        self.path = folder / f"{PARTIAL_PREFIX}{name}{PARTIAL_SUFFIX}"
+        self.path = folder / f".{name}{PARTIAL}"
 
     def make(self) -> None:
         """Makes it, readable by this user only, and claims it where the file system knows locks.
@@ -258,8 +258,8 @@ class CaptureFolder:
 def partial_folders(folder: Path) -> list[CaptureFolder]:
     """The unfinished captures below a folder."""
     try:
-        found = sorted(path for path in folder.glob(f"{PARTIAL_PREFIX}*{PARTIAL_SUFFIX}") if path.is_dir())
+        found = sorted(path for path in folder.glob(f".*{PARTIAL}") if path.is_dir())
     except OSError:
         return []
-    names = [path.name[len(PARTIAL_PREFIX) : -len(PARTIAL_SUFFIX)] for path in found]
+    names = [path.name[1 : -len(PARTIAL)] for path in found if not path.name.endswith(PARTIAL_BUNDLE)]
     return [CaptureFolder(folder, name) for name in names if name]

@@ -21,7 +21,7 @@ from gputop_llm.capture.inject import mapped_clients
 from gputop_llm.capture.inject.remote_script import remove_left
 from gputop_llm.capture.undo import steps_in, undo
 from gputop_llm.sources.procfs import ProcFs
-from gputop_llm.store import bundle_write
+from gputop_llm.store.bundle_write import PARTIAL_BUNDLE
 
 #: A bundle takes its time to be written.
 _BUNDLE_S = 900.0
@@ -116,7 +116,7 @@ def _captures(folder: Path) -> Iterator[Leftover]:
 
 def _bundles(folder: Path) -> Iterator[Leftover]:
     """Half-written bundles: their records are still in the capture's own folder."""
-    for path in sorted(folder.glob(f"{bundle_write.PARTIAL}*")):
+    for path in sorted(folder.glob(f".*{PARTIAL_BUNDLE}")):
         try:
             fd = os.open(path, _DIRECTORY)
         except OSError:

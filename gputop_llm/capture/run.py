@@ -5,9 +5,12 @@ The capture's own process is told everything by a pipe: closing it, or dying, ca
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
+import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +29,13 @@ WORKER = "gputop_llm.capture.worker"
 _END_WITHIN_S = 30.0
 _LOOK_S = 0.2
 _ASK_WITHIN_S = 1.0
+#: On a busy node the worker may need so long before it reads; frames that find no room until then are left out.
+_ORDER_WITHIN_S = 30.0
 _FRAMES_WITHIN_S = 3.0
+#: Of the rest of a line that was begun.
+_REST_WITHIN_S = 5.0
+#: What any user may have; a minute of frames of eight processes.
+_PIPE_BYTES = 1 << 20
 
 
 class CaptureRun:
@@ -61,9 +70,11 @@ class CaptureRun:
         self._worker = process.start(WORKER)
         os.set_blocking(self._worker.out.fileno(), False)
         os.set_blocking(self._worker.to.fileno(), False)
+        with suppress(OSError):
+            fcntl.fcntl(self._worker.to.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         samples = [asdict(one) for one in samples_in(before, plan.key)]
         order = {"plan": plan_json(plan), "api_key": api_key, "url": url or plan.url, "ca_file": ca_file}
-        self._write(json.dumps({**order, "samples": samples}).encode("ascii") + b"\n", patience_s=_FRAMES_WITHIN_S)
+        self._write(json.dumps({**order, "samples": samples}).encode("ascii") + b"\n", patience_s=_ORDER_WITHIN_S)
         until = time.monotonic() + _FRAMES_WITHIN_S
         for frame in frames:
             self.frame(frame, patience_s=max(0.0, until - time.monotonic()))
@@ -148,11 +159,16 @@ class CaptureRun:
         )
 
     def _write(self, line: bytes, patience_s: float) -> None:
-        """All of a line, or, where there is no room for any of it within `patience_s`, nothing."""
+        """All of a line, or, where there is no room for it within `patience_s`, nothing."""
         rest = memoryview(line)
         until = time.monotonic() + patience_s
         with self._writing, suppress(OSError, ValueError):
             fd = self._worker.to.fileno()
+            while not _has_room(fd, len(line)):
+                if time.monotonic() >= until:
+                    return
+                time.sleep(min(_LOOK_S, max(0.0, until - time.monotonic())))
+            until = max(until, time.monotonic() + _REST_WITHIN_S)
             while rest:
                 try:
                     rest = rest[os.write(fd, rest) :]
@@ -160,9 +176,15 @@ class CaptureRun:
                 except BlockingIOError:
                     pass
                 # A line that was begun must be ended.
-                begun = len(rest) < len(line)
-                if time.monotonic() >= until + (_ASK_WITHIN_S if begun else 0.0):
-                    if begun:
-                        self.cancel()
+                if time.monotonic() >= until:
+                    self.cancel()
                     return
-                select.select([], [fd], [], _LOOK_S if begun else min(_LOOK_S, max(0.0, until - time.monotonic())))
+                select.select([], [fd], [], _LOOK_S)
+
+
+def _has_room(fd: int, count: int) -> bool:
+    """Whether a pipe takes so many bytes at once, or holds none: then whoever reads it will take them."""
+    waiting = int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    # Of the pages that a line takes half may be wasted.
+    size = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+    return waiting == 0 or count <= (size - waiting) // 2

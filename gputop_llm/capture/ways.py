@@ -8,6 +8,8 @@ from gputop_llm.capture import endpoint_way, kineto_daemon_way, kineto_way, nati
 from gputop_llm.capture.nsys import session_way, system_way
 from gputop_llm.capture.way import Route, Seen, Way
 from gputop_llm.errors import UsageError
+from gputop_llm.model import Target
+from gputop_llm.sources.procfs import ProcFs
 
 WAYS: tuple[Way, ...] = (
     native_way.WAY,
@@ -17,6 +19,9 @@ WAYS: tuple[Way, ...] = (
     kineto_way.WAY,
     system_way.WAY,
 )
+
+#: Routes that borrow a thread, or write into the memory.
+_PTRACE = ("native-ptrace", "remote-exec", kineto_way.KEY)
 
 
 def way_of(key: str) -> Way:
@@ -40,6 +45,21 @@ def open_routes(way: Way, processes: Sequence[Seen]) -> tuple[Route, ...]:
             return ()
         found.append(opened)
     return tuple(found)
+
+
+def open_without_ptrace(pid: int, target: Target) -> tuple[str, ...]:
+    """Titles of the open ways into a process of a target that need no right to read its memory."""
+    proc = ProcFs()
+    try:
+        stat = proc.stat(pid)
+    except (OSError, ValueError):
+        return ()
+    if stat.state in "ZX":
+        return ()
+    seen = Seen(pid, stat.start_ticks, proc, target)
+    return tuple(
+        route.title for way in WAYS for route in way.look(seen) if route.state == "open" and route.key not in _PTRACE
+    )
 
 
 def best_way(processes: Sequence[Seen]) -> Way:

@@ -12,6 +12,8 @@ from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
 
 _MOST_KERNELS = 8
+#: ncu says so when the program has ended by itself.
+_RAN_TO_ITS_END = "==PROF== Disconnected from process"
 _LISTED_KERNEL = re.compile(r"^\s*\d+\.\s+(\S.*?)\s*$")
 
 
@@ -138,10 +140,12 @@ def explain(text: str) -> Failure | None:
     """The cause that ncu's output tells; None if it tells none. Kernels that it lists as available are named."""
     for pattern, failure in _FAILURES:
         if re.search(pattern, text):
-            names = _available(text) if failure.id == "no-match" else []
-            if names:
-                return Failure(failure.id, f"{failure.why}; launched were: {', '.join(names)}", failure.todo)
-            return failure
+            why = failure.why
+            if failure.id == "no-match" and (names := _available(text)):
+                why = f"{why}; launched were: {', '.join(names)}"
+            if failure.id != "program-ended" and _RAN_TO_ITS_END in text:
+                why = f"{why} (the program itself ran unharmed to its end)"
+            return Failure(failure.id, why, failure.todo)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Writes a bundle: under a name that begins with ".partial-" until it is whole, and gone if it is not finished."""
+"""Writes a bundle: under a hidden name that ends in ".bundle.partial" until it is whole, and gone if not finished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from typing import Any
 from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
 
-PARTIAL = ".partial-"
+#: Ends the name of a folder that is being made, which begins with a dot.
+PARTIAL = ".partial"
+PARTIAL_BUNDLE = f".bundle{PARTIAL}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,200}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_SECOND_NAME = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOENT)
@@ -122,7 +124,7 @@ def create(parent: Path, name: str) -> BundleWriter:
         place = os.open(parent, _DIRECTORY)
         try:
             for attempt in range(1, 100):
-                partial = f"{PARTIAL}{_checked(name)}{'' if attempt == 1 else f'-{attempt}'}"
+                partial = f".{_checked(name)}{'' if attempt == 1 else f'-{attempt}'}{PARTIAL_BUNDLE}"
                 with suppress(FileExistsError):
                     os.mkdir(partial, mode=0o700, dir_fd=place)
                     return BundleWriter(parent, partial, place, _own(partial, place))

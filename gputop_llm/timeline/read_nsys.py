@@ -150,6 +150,8 @@ class _File:
             missing["launches"] = "kernels do not tell their process"
         if "calls" in missing:
             missing["launches"] = missing["calls"]
+        if schema.KERNEL in self.db.tables and not self.db.has(schema.KERNEL, "graphNodeId"):
+            missing["graph_nodes"] = f"the table {schema.KERNEL} has no column graphNodeId"
         if not self.facts.gpus:
             missing["device_names"] = "the capture has no table of GPUs"
         if activity.graph_launches and not activity.graph_rows and not activity.node_rows:

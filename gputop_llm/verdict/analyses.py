@@ -34,12 +34,13 @@ _ANALYSES = 13
 
 @dataclass(frozen=True)
 class Analysed:
-    """All findings, not yet ranked; the tables by name, without empty ones; what fills each device, and its steps."""
+    """All findings, not yet ranked; the tables by name, without empty ones; what fills a device and feeds it."""
 
     findings: tuple[Finding, ...] = ()
     tables: dict[str, tables.Rows] = field(default_factory=dict)
     hot: tuple[kernels.Hot, ...] = ()
     steps: tuple[steps.Steps, ...] = ()
+    launches: tuple[launch.Launches, ...] = ()
 
 
 class _Advance:
@@ -109,4 +110,4 @@ def analysed(context: Context, progress: Callable[[float], None] | None = None) 
         "threads": tables.threads(threads),
         **tables.operators(operated),
     }
-    return Analysed(tuple(found), {name: rows for name, rows in shown.items() if rows}, hot, stepped)
+    return Analysed(tuple(found), {name: rows for name, rows in shown.items() if rows}, hot, stepped, launches)

@@ -15,6 +15,7 @@ from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
 from gputop_llm.verdict.facts import over_devices, share
 from gputop_llm.verdict.gpu_metrics import judge_metrics
+from gputop_llm.verdict.launch import kernel_facts
 from gputop_llm.verdict.refusal import BUSY_PCT, SHORTEST_NS, refusal
 
 #: A capture is healthy when no finding could give back this share of the window.
@@ -32,6 +33,7 @@ _MISSING_LABELS = {
     "device_names": "names of the GPUs",
     "streams": "streams",
     "graph_replays": "graph replays",
+    "graph_nodes": "which kernels belong to a graph's replay",
 }
 #: Fewer steps are judged by the time that they took, but say nothing of how steps vary.
 _ENOUGH_STEPS = 10
@@ -71,7 +73,7 @@ def judge(
         headline=refused or (worth[0].headline if worth else _healthy(context, done)),
         findings=ranked,
         tables=done.tables,
-        facts=_facts(context),
+        facts=_facts(context, done, refused is not None),
         notes=_notes(context, done, refused is not None),
         healthy=healthy,
         capture=_capture(context),
@@ -111,12 +113,12 @@ def _healthy(context: Context, done: Analysed) -> str:
     return f"healthy, GPU-bound in {' and '.join(first[:2])}: {text} busy"
 
 
-def _facts(context: Context) -> tuple[Fact, ...]:
+def _facts(context: Context, done: Analysed, refused: bool) -> tuple[Fact, ...]:
     main = context.main
     timeline = context.timeline
     window = Fact(
         "window",
-        timeline.window_ns / 1e6,
+        _window_ms(timeline),
         "ms",
         "recorded by the file" if timeline.origin.window_from == "record" else "first to last activity",
     )
@@ -126,7 +128,19 @@ def _facts(context: Context) -> tuple[Fact, ...]:
         window,
         *context.busy_facts(main),
         *over_devices("GPU busy", _busy(context, context.coverage), "%", "|∪ device activity| ÷ window"),
+        # Of a capture that can be judged they stand in its findings.
+        *(
+            fact
+            for launched in done.launches
+            if refused and not context.blind and launched.device == main.device
+            for fact in kernel_facts(launched)
+        ),
     )
+
+
+def _window_ms(timeline: Timeline) -> float | None:
+    """None where there was no event to tell it by."""
+    return timeline.window_ns / 1e6 if timeline.window_ns else None
 
 
 def _busy(context: Context, covered: Sequence[DeviceCoverage]) -> dict[str, float]:
@@ -178,5 +192,5 @@ def _capture(context: Context) -> dict[str, object]:
         "engine": context.engine,
         "engine_name": ENGINE_LABELS.get(context.engine) if context.engine else None,
         "window_from": origin.window_from,
-        "window_ms": timeline.window_ns / 1e6,
+        "window_ms": _window_ms(timeline),
     }

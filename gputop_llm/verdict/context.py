@@ -172,11 +172,12 @@ class Context:
         low_by = self.distortion.low_by_pct(covered.busy_pct) if self.distortion else None
         low_by_active = self.distortion.low_by_pct(covered.active_pct) if self.distortion else None
         rows = f"{sum(covered.counts.values()):,} device rows"
+        label = self.device_label(covered.device) if len(self.coverage) > 1 else "GPU"
         note = self.distortion.text if self.distortion and low_by and low_by >= _WORTH_A_NOTE_PCT else None
         return (
-            Fact("GPU busy", covered.busy_pct, "%", "|∪ device activity| ÷ window", rows, note, low_by),
+            Fact(f"{label} busy", covered.busy_pct, "%", "|∪ device activity| ÷ window", rows, note, low_by),
             Fact(
-                "GPU busy, first to last activity",
+                f"{label} busy, first to last activity",
                 covered.active_pct,
                 "%",
                 "|∪ device activity| ÷ (last end − first start)",

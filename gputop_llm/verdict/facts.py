@@ -76,7 +76,8 @@ def over_devices(name: str, values: Mapping[str, float], unit: str, formula: str
     if len(values) < 2:
         return ()
     low, high = min(values, key=lambda k: values[k]), max(values, key=lambda k: values[k])
-    text = f"{values[low]:.1f} {unit} ({low}) to {values[high]:.1f} {unit} ({high})"
+    least, most = (f"{values[one]:.1f} {unit}" for one in (low, high))
+    text = f"{least} on each" if least == most else f"{least} ({low}) to {most} ({high})"
     mean = sum(values.values()) / len(values)
     return (Fact(f"{name}, mean of {len(values)} devices", mean, unit, formula, "", text),)
 

@@ -144,15 +144,23 @@ def _next_capture(result: Launches, context: Context) -> str:
     return "Kineto window with CPU operators, or py-spy on the submitting thread: what the host does between launches"
 
 
+def kernel_facts(result: Launches) -> tuple[Fact, ...]:
+    """How long a device's kernels are; nothing where there are none."""
+    rows = f"{result.kernels:,} kernel rows"
+    found = (
+        us("kernel duration, mean", result.kernel_mean_ns, "mean of end − start", rows),
+        Fact("kernels under 5 µs", result.short_pct, "%", "kernels with end − start < 5 µs ÷ kernels", rows),
+    )
+    return tuple(one for one in found if one.value is not None)
+
+
 def launch_facts(result: Launches) -> tuple[Fact, ...]:
     """The figures of how a device's kernels were launched."""
     rows = f"{result.calls:,} launch calls"
-    kernels = f"{result.kernels:,} kernel rows"
     found = [
         Fact("launches", result.calls_per_s, "/s", "launch calls ÷ window", rows),
         us("host time for a launch, mean", result.call_mean_ns, "mean of end − start", rows),
-        us("kernel duration, mean", result.kernel_mean_ns, "mean of end − start", kernels),
-        Fact("kernels under 5 µs", result.short_pct, "%", "kernels with end − start < 5 µs ÷ kernels", kernels),
+        *kernel_facts(result),
         Fact(
             "kernel time from CUDA graphs",
             result.graph_time_pct,

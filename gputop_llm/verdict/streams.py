@@ -27,6 +27,11 @@ class Stream:
     rows: int
     busy_ns: int
 
+    @property
+    def label(self) -> str:
+        """Its name beside that of its device."""
+        return f"stream {self.number}" if self.number >= 0 else "stream unknown"
+
 
 @dataclass(frozen=True)
 class Overlap:
@@ -93,7 +98,7 @@ def findings(results: tuple[Overlap, ...], context: Context) -> list[Finding]:
     result = max(several, key=lambda r: r.overlap_ns)
     pct = 100.0 * result.overlap_ns / result.busy_ns
     label = context.device_label(result.device)
-    names = ", ".join(f"{label} stream {s.number}: {share(result.pct(s.busy_ns))}" for s in result.counting[:4])
+    names = ", ".join(f"{label} {s.label}: {share(result.pct(s.busy_ns))}" for s in result.counting[:4])
     return [
         Finding(
             id="stream-overlap",
@@ -104,7 +109,7 @@ def findings(results: tuple[Overlap, ...], context: Context) -> list[Finding]:
                 ms("two or more streams at work", result.overlap_ns, "time covered by the unions of ≥ 2 streams"),
                 *(
                     Fact(
-                        f"{label} stream {s.number}",
+                        f"{label} {s.label}",
                         result.pct(s.busy_ns),
                         "%",
                         "|∪ its device rows| ÷ window",

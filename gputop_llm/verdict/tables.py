@@ -115,7 +115,7 @@ def kernels(results: tuple[Hot, ...]) -> Rows:
             "union_ms": kernel.union_ns / 1e6,
             "work_ms": kernel.work_ns / 1e6,
             "by_graph": kernel.by_graph,
-            "streams": list(kernel.streams),
+            "streams": [number for number in kernel.streams if number >= 0],
             "grid": kernel.grid,
             "block": kernel.block,
             "full_name": kernel.full_name,
@@ -211,7 +211,7 @@ def streams(results: tuple[Overlap, ...]) -> Rows:
     return tuple(
         {
             "device": result.device,
-            "stream": stream.number,
+            "stream": stream.number if stream.number >= 0 else None,
             "busy_pct": result.pct(stream.busy_ns),
             "busy_ms": stream.busy_ns / 1e6,
             "rows": stream.rows,

@@ -36,6 +36,9 @@ def reach(rank):
 
 
 def main():
+    if wait_for := os.environ.get("GPUTOP_TEST_NOT_BEFORE"):
+        while not os.path.exists(wait_for):
+            time.sleep(0.01)
     clients.reach_prepared = reach
     worker.Lock = lambda target: Lock(target, os.environ["GPUTOP_TEST_LOCK"])
     worker._BEFORE_S = float(os.environ.get("GPUTOP_TEST_BEFORE_S", "0"))

@@ -112,7 +112,7 @@ def test_nothing_is_reached_through_a_link(captures, tmp_path):
     (elsewhere / "precious").write_text("kept")
     captures.mkdir()
     (captures / ".one.partial").symlink_to(elsewhere)
-    (captures / ".partial-two").symlink_to(elsewhere)
+    (captures / ".two.bundle.partial").symlink_to(elsewhere)
     aged(elsewhere)
     clean_up([captures], [captures / ".one.partial"])
 
@@ -131,7 +131,7 @@ def test_another_users_are_left_alone(captures):
 
 
 def test_a_half_written_bundle_is_removed_once_it_is_old(captures):
-    bundle = captures / ".partial-one"
+    bundle = captures / ".one.bundle.partial"
     bundle.mkdir(parents=True)
     (bundle / "verdict.md").write_text("half")
     assert clean_up([captures], []) == ()

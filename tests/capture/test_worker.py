@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gputop_llm.capture import run as run_module
 from gputop_llm.capture.folder import CaptureFolder
 from gputop_llm.capture.lock import held_by
 from gputop_llm.timeline import native_format as form
@@ -57,6 +58,23 @@ def test_a_window_is_recorded_and_put_where_it_was_said(target, captures, monkey
     assert until(lambda: not processes_of(captures))
     assert target.serves()
     assert until(lambda: target.open_files() <= files)
+
+
+def test_frames_that_a_late_worker_has_no_room_for_are_left_out_and_cancel_nothing(
+    target, captures, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("GPUTOP_TEST_NOT_BEFORE", str(tmp_path / "now"))
+    monkeypatch.setattr(run_module, "_FRAMES_WITHIN_S", 0.1)
+    frame = json.dumps({"seq": "x" * 90_000})
+    with capture(plan_for(target, folder=captures), frames=[frame] * 40) as run:
+        run.frame(frame)
+        (tmp_path / "now").touch()
+        ended = last_of(run)
+
+    assert (ended.outcome, ended.why) == ("done", "")
+    frames = (Path(ended.path) / "frames.jsonl").read_text().splitlines()
+    assert 0 < len(frames) < 41
+    assert set(map(len, frames)) == {len(frame) - 1}, "each is whole"
 
 
 def test_all_ranks_are_recorded_at_the_same_time(a_target, captures):

@@ -1,4 +1,7 @@
-"""Captures of real processes by torch.profiler: from within, and by vLLM's own endpoint while it serves."""
+"""Captures of real processes: by torch.profiler from within; of vLLM as it serves, by its own endpoint and our client.
+
+There is no GPU here: our client records what a CUPTI that is none gives it, inside the real engine.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,20 @@ from pathlib import Path
 
 import pytest
 
+from gputop_llm import node
+from gputop_llm.capture.inject import mapped_clients
 from gputop_llm.capture.plan import Plan, make_plan
+from gputop_llm.cli import main
+from gputop_llm.config import Config
 from gputop_llm.model import Target, TargetProcess
+from gputop_llm.sources.nvml import NvmlSource
+from gputop_llm.timeline.model import Kind
 from gputop_llm.timeline.read import read_capture
+from tests.capture.native.hosting import built
 from tests.capture.support import capture, last_of, use_patched_worker
 from tests.real.load import run_load
+from tests.support.captures import CAPTURES
+from tests.support.fake_nvml import FakeNvml
 from tests.support.real_processes import until
 
 pytestmark = pytest.mark.real
@@ -136,11 +148,20 @@ def worker_pid(server):
     return found[0] if found else next(pid for pid, line in server.pids().items() if "EngineCore" in line)
 
 
+@pytest.fixture(scope="session")
+def native(tmp_path_factory):
+    """Our client, and a CUPTI for it."""
+    return built(tmp_path_factory.getbasetemp() / "native")
+
+
 @pytest.fixture
-def profiled(vllm_slot):
-    """vLLM with its profiler configured, so that its endpoint is there."""
+def profiled(vllm_slot, native):
+    """vLLM with its profiler configured, so that its endpoint is there, and a CUPTI in the process that computes."""
     TRACES.mkdir(mode=0o700, exist_ok=True)
-    return vllm_slot.get(model="tiny", as_module=True, extra_args=("--profiler-config", json.dumps(CONFIG)))
+    environ = {"PYTHONPATH": str(Path(__file__).with_name("with_cupti")), "FAKE_CUPTI": str(native.cupti)}
+    return vllm_slot.get(
+        model="tiny", as_module=True, extra_args=("--profiler-config", json.dumps(CONFIG)), environ=environ
+    )
 
 
 def serving_plan(server, captures, **how):
@@ -171,3 +192,40 @@ def test_vllm_is_recorded_from_within_while_it_serves(profiled, captures):
     assert errors == []
     assert len(trace_of(ended).cpu_ops) > 100
     assert profiled.is_healthy()
+
+
+def holds(pid):
+    """What a process has open but sockets, which come and go with requests, and its threads by name."""
+    files = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+    return sorted(name for name in files if not name.startswith("socket:")), sorted(threads)
+
+
+def test_our_own_client_records_vllm_while_it_serves_again_and_again(profiled, native, captures, capsys, monkeypatch):
+    pid = worker_pid(profiled)
+    nvml = FakeNvml.from_h200(CAPTURES / "h200/nvml_idle.json")
+    nvml.set("ComputeRunningProcesses", [{"pid": pid, "usedGpuMemory": 1 << 30}])
+    sources = replace(node.real_sources(Config()), gpus=lambda: NvmlSource(nvml))
+    monkeypatch.setattr(node, "real_sources", lambda config: sources)
+    monkeypatch.setenv("GPUTOP_TEST_LIBRARY", str(native.client))
+    with load(profiled) as errors:
+        before = holds(pid)
+        for number in range(2):
+            of_it = ("--pid", str(profiled.root_pid), "--output", str(captures))
+            code = main(["capture", *of_it, "--period", "0.25", "--seconds", "0.3", "--yes", "--json"])
+            said = capsys.readouterr()
+            assert said.out, said.err
+            told = json.loads(said.out)
+            (rank,) = json.loads((Path(told["path"]) / "capture.json").read_text())["ranks"]
+
+            assert (told["outcome"], rank["reached_by"], rank["reused"]) == ("done", "injected", number > 0), told
+            assert (code in (0, 4), rank["whole"], rank["dropped"]) == (True, True, 0)
+            timeline = read_capture([Path(told["path"]) / rank["file"]])
+            kernels = timeline.ops.take(timeline.ops.kind == Kind.KERNEL)
+            assert len(kernels) > 100
+            assert {timeline.name(one) for one in kernels.name_id} == {"decode(float*, int)", "prefill(float*, int)"}
+            assert told["verdict"]["headline"]
+            assert len(mapped_clients(pid)) == 1, "its mapping stays, once"
+            assert until(lambda: holds(pid) == before), (holds(pid), before)
+    assert errors == []
+    assert run_load(profiled.port, requests=4, concurrency=2).errors == []

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.real.vllm_venv import model_directory, vllm_venv
@@ -32,6 +32,7 @@ class VllmServer:
         as_module: start it as `python -m vllm.entrypoints.openai.api_server` rather than as
             `vllm serve`; for one API server and one data-parallel rank.
         extra_args: further arguments of vLLM.
+        environ: further environment variables of it.
     """
 
     #: What the server calls its model.
@@ -45,9 +46,11 @@ class VllmServer:
         api_servers: int = 1,
         as_module: bool = False,
         extra_args: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.tp, self.dp, self.api_servers, self.as_module = model, tp, dp, api_servers, as_module
         self.extra_args = tuple(extra_args)
+        self.environ = dict(environ or {})
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = Path(tempfile.mkstemp(prefix="vllm-", suffix=".log")[1])
@@ -159,6 +162,7 @@ class VllmServer:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            **self.environ,
         }
         if self.tp > 1:
             environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(self.tp))

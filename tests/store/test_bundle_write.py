@@ -17,7 +17,7 @@ def test_a_finished_bundle_has_its_name_and_is_readable_by_its_owner_only(tmp_pa
     parent = tmp_path / "new" / "captures"
     with create(parent, "window") as writer:
         writer.write_json("capture.json", {"a": 1})
-        assert [path.name for path in parent.iterdir()] == [".partial-window"]
+        assert [path.name for path in parent.iterdir()] == [".window.bundle.partial"]
         path = writer.finish("llama_H200")
 
     assert path == parent / "llama_H200"
@@ -99,7 +99,7 @@ def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with create(tmp_path / "out", "window") as writer:
-        unfinished = tmp_path / "out" / ".partial-window"
+        unfinished = tmp_path / "out" / ".window.bundle.partial"
         unfinished.rename(tmp_path / "moved")
         unfinished.symlink_to(elsewhere)
         writer.write_text("capture.json", "{}")

@@ -261,7 +261,7 @@ class Injection:
                 if wait.tid in unfit:
                     continue
                 if stops == _MOST_STOPS:
-                    raise no_safe_thread(self.pid, last)
+                    raise no_safe_thread(self.pid, self.memory, last)
                 self.same_process()
                 stops += 1
                 try:
@@ -285,7 +285,7 @@ class Injection:
                     return wait
             self.same_process()
             if time.monotonic() > search_end:
-                raise no_safe_thread(self.pid, last)
+                raise no_safe_thread(self.pid, self.memory, last)
             time.sleep(_SEARCH_AGAIN_S)
 
     def _survives(self, wait: Wait) -> None:

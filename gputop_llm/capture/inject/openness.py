@@ -46,7 +46,7 @@ def openness(pid: int) -> InjectionRefused | None:
                 if next(waiting_threads(pid, memory), None) is not None:
                     return None
                 time.sleep(_BETWEEN_LOOKS_S)
-            return no_safe_thread(pid)
+            return no_safe_thread(pid, memory)
     except OSError as error:
         return closed_by_process(pid) or closed_by_rights(pid, error)
 
@@ -66,12 +66,12 @@ def seccomp_mode(tid: int) -> str:
     return ""
 
 
-def no_safe_thread(pid: int, tried: str = "") -> NotBorrowed:
+def no_safe_thread(pid: int, memory: Memory, tried: str = "") -> NotBorrowed:
     """The refusal of a process that has no thread to borrow, saying what its threads do."""
     return NotBorrowed(
-        f"no thread of it waits in poll, epoll, select or nanosleep, for less than {LONGEST_LIMIT_S:g} s or without a "
-        "limit, where it could be borrowed without harm"
-        f" ({tried or what_they_do(pid)})",
+        "no thread of it waits in poll, epoll, select or nanosleep "
+        f"for at most {LONGEST_LIMIT_S:g} s or without a limit; "
+        f"a longer wait, borrowed, would end too late ({tried or what_they_do(pid, memory)})",
         "try again, or start the server by `gputop-llm run -- COMMAND`",
     )
 

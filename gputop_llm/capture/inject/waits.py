@@ -116,12 +116,16 @@ def _confirmed(pid: int, tids: list[int], memory: Memory) -> Iterator[Wait]:
             yield wait
 
 
-def what_they_do(pid: int) -> str:
-    """The threads of a process by what they are in, the most frequent first: "12 in futex, 1 running"."""
+def what_they_do(pid: int, memory: Memory) -> str:
+    """The threads of a process by what they are in, the most frequent first: "12 in futex, 2 in poll for up to 5 s"."""
     counts: dict[str, int] = {}
     for tid in thread_ids(pid):
-        number = raw(pid, tid).decode("ascii", "replace").split(" ")[0].strip()
+        line = raw(pid, tid)
+        number = line.decode("ascii", "replace").split(" ")[0].strip()
         name = "running" if number in {"running", "-1", ""} else f"in {_name(number)}"
+        wait = _parse(tid, line, memory) if number.isdigit() else None
+        if wait is not None and LONGEST_LIMIT_S < wait.limit_s < float("inf"):
+            name = f"in {wait.name} for up to {wait.limit_s:.3g} s"
         counts[name] = counts.get(name, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {name}" for name, count in ordered[:5])

@@ -43,10 +43,13 @@ struct cupti {
     int (*flush_all)(uint32_t flag);
     int (*dropped)(void *context, uint32_t stream, size_t *count);
     int (*next_record)(uint8_t *buffer, size_t valid_bytes, uint8_t **record);
+    /* For a single call of the API, by its callback number; NULL before CUDA 12.5. */
+    int (*enable_runtime_call)(uint32_t callback, uint8_t on);
+    int (*enable_driver_call)(uint32_t callback, uint8_t on);
     uint32_t version;
 };
 
-/* Fills in the functions of a mapped CUPTI; false when one of them is missing. */
+/* Fills in the functions of a mapped CUPTI; false when one is missing that each version has. */
 bool cupti_resolve(struct cupti *cupti, void *library);
 
 /* Byte offsets; `*_BYTES` is how much of a record must be there. */

@@ -6,16 +6,15 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gputop_llm.errors import GputopError
+from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.sources.rootfs import RootFs
 
 _PEER = struct.Struct("3i")
 _CONNECT_S = 2.0
-_MAX_ENVIRON_BYTES = 1 << 20
-#: Field 22 of /proc/PID/stat is the 20th after the name, which may hold anything.
-_START_TIME_AFTER_NAME = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +90,24 @@ def _find(pid: int, start_ticks: int) -> tuple[str, int] | None:
 
 
 def _places(pid: int, start_ticks: int) -> Iterator[str]:
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    proc = ProcFs()
+    status = proc.status(pid)
     # As the process sees itself: the innermost PID namespace, its own user namespace aside.
     name = f"{status.get('NSpid', str(pid)).split()[-1]}-{start_ticks}.sock"
-    runtime = _runtime_dir(pid)
+    runtime = ""
+    with suppress(OSError):
+        runtime = proc.environ(pid).get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/"):
         yield f"{runtime}/gputop-llm/{name}"
-    yield f"/tmp/gputop-llm-{_uid_within(pid, int(status['Uid'].split()[1]))}/{name}"
+    yield f"/tmp/gputop-llm-{_uid_within(proc, pid, int(status['Uid'].split()[1]))}/{name}"
 
 
-def _runtime_dir(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            content = file.read(_MAX_ENVIRON_BYTES)
-    except OSError:
-        return ""
-    for entry in content.split(b"\0"):
-        if entry.startswith(b"XDG_RUNTIME_DIR="):
-            return os.fsdecode(entry.partition(b"=")[2])
-    return ""
-
-
-def _uid_within(pid: int, uid: int) -> int:
+def _uid_within(proc: ProcFs, pid: int, uid: int) -> int:
     """A user ID as the process's user namespace has it."""
-    with open(f"/proc/{pid}/uid_map", encoding="ascii") as file:
-        for line in file:
-            within, outside, count = map(int, line.split())
-            if outside <= uid < outside + count:
-                return within + uid - outside
+    for line in proc.read(f"{pid}/uid_map").splitlines():
+        within, outside, count = map(int, line.split())
+        if outside <= uid < outside + count:
+            return within + uid - outside
     return uid
 
 
@@ -130,7 +118,7 @@ def _connect(pid: int, start_ticks: int, path: str, pointer: int) -> PreparedCha
             # By the descriptor: what the path leads to can't be exchanged any more.
             connection.connect(f"/proc/self/fd/{pointer}")
             peer, _, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            start = _start_ticks(pid)
+            start = ProcFs().stat(pid).start_ticks
         except OSError as error:
             raise GputopError(
                 f"can't speak to the client in process {pid}",
@@ -145,8 +133,3 @@ def _connect(pid: int, start_ticks: int, path: str, pointer: int) -> PreparedCha
             )
         connection.settimeout(None)
         return PreparedChannel(os.dup(connection.fileno()), os.dup(connection.fileno()))
-
-
-def _start_ticks(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return int(file.read().rpartition(")")[2].split()[_START_TIME_AFTER_NAME])

@@ -12,6 +12,7 @@
 #include "channel.h"
 #include "client.h"
 #include "cupti.h"
+#include "kinds.h"
 #include "others.h"
 #include "pool.h"
 #include "rows.h"
@@ -20,10 +21,10 @@ enum {
     COMMAND_WAIT_MS = 60000, /* the other ranks are reached meanwhile: COMMAND_WAIT_S in __init__.py */
     START_WAIT_S = 30,
     LOOK_MS = 10,
+    TORCH_LOOK_MS = 2,    /* what it records until it is seen is lost to it */
     CLOSE_WAIT_S = 5,     /* for CUPTI to disable and flush */
     RETURN_WAIT_MS = 300, /* for its buffers, after that */
     AFTER_TAKEOVER_S = 3600,
-    ACTIVITIES_MOST = 6,
 };
 
 enum closing { CLOSING, CLOSED, ABANDONED };
@@ -34,9 +35,6 @@ static struct channel channel;
 static struct cupti cupti;
 static struct neighbours neighbours;
 static struct wire_command_packet order;
-
-static int enabled[ACTIVITIES_MOST];
-static int enabled_count;
 
 static bool collecting;
 static atomic_bool taken_over; /* by the torch profiler */
@@ -111,21 +109,24 @@ bool cupti_resolve(struct cupti *into, void *library)
     const struct {
         const char *name;
         void *function;
+        bool optional;
     } wanted[] = {
-        {"cuptiGetVersion", &into->get_version},
-        {"cuptiGetTimestamp", &into->get_timestamp},
-        {"cuptiGetResultString", &into->result_text},
-        {"cuptiGetCallbackName", &into->callback_name},
-        {"cuptiActivityRegisterCallbacks", &into->register_callbacks},
-        {"cuptiActivityEnable", &into->enable},
-        {"cuptiActivityDisable", &into->disable},
-        {"cuptiActivityFlushAll", &into->flush_all},
-        {"cuptiActivityGetNumDroppedRecords", &into->dropped},
-        {"cuptiActivityGetNextRecord", &into->next_record},
+        {"cuptiGetVersion", &into->get_version, false},
+        {"cuptiGetTimestamp", &into->get_timestamp, false},
+        {"cuptiGetResultString", &into->result_text, false},
+        {"cuptiGetCallbackName", &into->callback_name, false},
+        {"cuptiActivityRegisterCallbacks", &into->register_callbacks, false},
+        {"cuptiActivityEnable", &into->enable, false},
+        {"cuptiActivityDisable", &into->disable, false},
+        {"cuptiActivityFlushAll", &into->flush_all, false},
+        {"cuptiActivityGetNumDroppedRecords", &into->dropped, false},
+        {"cuptiActivityGetNextRecord", &into->next_record, false},
+        {"cuptiActivityEnableRuntimeApi", &into->enable_runtime_call, true},
+        {"cuptiActivityEnableDriverApi", &into->enable_driver_call, true},
     };
     for (size_t at = 0; at < sizeof wanted / sizeof *wanted; at++) {
         void *symbol = dlsym(library, wanted[at].name);
-        if (!symbol)
+        if (!symbol && !wanted[at].optional)
             return false;
         memcpy(wanted[at].function, &symbol, sizeof symbol);
     }
@@ -204,37 +205,13 @@ static bool wait_for_start(void)
     return true;
 }
 
-static void disable_all(void)
-{
-    while (enabled_count)
-        cupti.disable(enabled[--enabled_count]);
-}
-
 static bool enable_all(void)
 {
-    static const struct {
-        uint32_t kind;
-        int activity;
-    } wanted[ACTIVITIES_MOST] = {
-        {KINDS_KERNELS, ACTIVITY_KERNEL}, {KINDS_COPIES, ACTIVITY_COPY},     {KINDS_COPIES, ACTIVITY_PEER_COPY},
-        {KINDS_MEMSETS, ACTIVITY_MEMSET}, {KINDS_RUNTIME, ACTIVITY_RUNTIME}, {KINDS_DRIVER, ACTIVITY_DRIVER},
-    };
-    enabled_count = 0;
     int result = cupti.register_callbacks(pool_on_request, pool_on_complete);
     if (result)
         return refused_by_cupti(result, "deliver its records to this client");
-    for (int at = 0; at < ACTIVITIES_MOST; at++) {
-        if (!(order.kinds & wanted[at].kind))
-            continue;
-        result = cupti.enable(wanted[at].activity);
-        if (!result)
-            enabled[enabled_count++] = wanted[at].activity;
-        else if (wanted[at].activity != ACTIVITY_PEER_COPY) {
-            disable_all();
-            return refused_by_cupti(result, "record");
-        }
-    }
-    return true;
+    result = kinds_enable(&cupti, order.kinds);
+    return result ? refused_by_cupti(result, "record") : true;
 }
 
 /* The torch profiler goes on with what it uses; when it has ended, what it didn't turn off is. Our buffers leave CUPTI at
@@ -244,10 +221,11 @@ static void *outlast_profiler(void *unused)
     uint64_t began = monotonic_ns();
     if (torch_state() == TORCH_ACTIVE)
         cupti.flush_all(FLUSH_WHOLE);
+    kinds_leave_nothing_out();
     while (torch_state() == TORCH_ACTIVE && monotonic_ns() - began < AFTER_TAKEOVER_S * SECOND_NS)
         sleep_ms(100);
     if (torch_state() != TORCH_ACTIVE)
-        disable_all();
+        kinds_disable_all();
     atomic_store(&gputop_client_busy, 0);
     return unused;
 }
@@ -257,11 +235,11 @@ static void *close_window(void *unused)
 {
     uint64_t began = monotonic_ns();
     /* Kinds are one set for all clients. Who has begun in this very moment keeps them. */
-    while (!(taken_over = torch_state() == TORCH_ACTIVE) && enabled_count)
-        cupti.disable(enabled[--enabled_count]);
+    while (!(taken_over = torch_state() == TORCH_ACTIVE) && kinds_on())
+        kinds_disable_last();
     uint64_t disabled = monotonic_ns();
     disabling_ns = disabled - began;
-    if (!enabled_count) {
+    if (!kinds_on()) {
         cupti.flush_all(FLUSH_FORCED);
         /* Work that ended meanwhile may have been given a new buffer, which nothing else would bring back. */
         pool_close();
@@ -294,7 +272,7 @@ static void watch(void)
         return;
     uint64_t now = monotonic_ns();
     enum heard heard = channel_hear(&channel, 0, &packet);
-    bool look = now - looked_at >= LOOK_MS * MS_NS;
+    bool look = now - looked_at >= TORCH_LOOK_MS * MS_NS;
     if (look)
         looked_at = now;
     if (heard == HEARD_END)
@@ -377,7 +355,8 @@ static bool collect(void)
     channel_send(&channel, CHUNK_STARTED, &started, sizeof started, NULL);
     watch();
     while (collecting) {
-        sleep_ms(LOOK_MS);
+        for (int slept = 0; slept < LOOK_MS && torch_state() != TORCH_ACTIVE; slept += TORCH_LOOK_MS)
+            sleep_ms(TORCH_LOOK_MS);
         drain();
     }
     return finish();

@@ -11,6 +11,7 @@ from gputop_llm.capture.process import Ran
 from gputop_llm.capture.stacks import pyspy
 from gputop_llm.capture.stacks.compare import compared, headline
 from gputop_llm.capture.stacks.refused import situation, unreadable
+from gputop_llm.capture.ways import open_without_ptrace
 from gputop_llm.errors import GputopError, NothingFound
 from gputop_llm.follow import describe
 from gputop_llm.model import Target, TargetProcess
@@ -28,12 +29,13 @@ Look = Callable[[int], Ran]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One process of a target, whose stacks are read."""
+    """One process of a target, whose stacks are read; `target` is whose it is, where that is known."""
 
     pid: int
     title: str
     role: str
     rank: str | None = None
+    target: Target | None = None
 
 
 def processes_of(target: Target) -> tuple[Seen, ...]:
@@ -43,11 +45,11 @@ def processes_of(target: Target) -> tuple[Seen, ...]:
         NothingFound: there are none.
     """
     found = tuple(
-        Seen(one.pid, one.title, _role(one), one.rank)
+        Seen(one.pid, one.title, _role(one), one.rank, target)
         for one in target.processes
         if one.pid is not None and one.unseen is None and one.role != "other"
     )
-    found = found or tuple(Seen(pid, target.engine, "process") for pid in target.pids)
+    found = found or tuple(Seen(pid, target.engine, "process", target=target) for pid in target.pids)
     if not found:
         raise NothingFound(
             f"cannot read the stacks of {describe(target)}",
@@ -81,6 +83,7 @@ def report(
             again = list(pool.map(lambda one, before: _once_more(one, before, look), processes, first))
         else:
             again = first
+    again = [_with_others(one, seen) for one, seen in zip(again, processes, strict=True)]
     roles = {one.pid: one.role for one in processes}
     kinds = compared(again, roles)
     return StackReport(name, at_s, tuple(again), kinds, headline(again, kinds))
@@ -115,6 +118,18 @@ def _once_more(seen: Seen, first: ProcessStacks, look: Look) -> ProcessStacks:
         for now in second.threads
     )
     return replace(second, threads=threads, looks=2)
+
+
+def _with_others(found: ProcessStacks, seen: Seen) -> ProcessStacks:
+    """What can't be read may tell of itself: the ways into an engine's process that need no right to read it."""
+    if found.unreadable is None or seen.target is None:
+        return found
+    titles = open_without_ptrace(seen.pid, seen.target)
+    if not titles:
+        return found
+    others = f"open without that right, by `gputop-llm capture`: {', '.join(titles)}"
+    todo = "; ".join(part for part in (found.unreadable.todo, others) if part)
+    return replace(found, unreadable=replace(found.unreadable, todo=todo))
 
 
 def unreadable_of(report: StackReport) -> GputopError | None:

@@ -29,7 +29,8 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
     started = [value for _, value in rows.get(names.PROCESS_START, ()) if math.isfinite(value)]
     v1 = any(rank is not None for _, rank in drafts) or "engine" in config
     # Only the shared registry of several processes has neither time.
-    several_servers = v1 and not created and not started
+    counted = any("iteration" in draft.histograms for draft in drafts.values())
+    several_servers = v1 and counted and not created and not started
     lora = _lora(rows)
     if version in names.SWAPPED_PHASES:
         for draft in drafts.values():

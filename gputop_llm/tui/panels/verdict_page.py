@@ -32,7 +32,7 @@ def verdict_rows(verdict: Verdict, width: int) -> Block:
         keys[len(lines)] = key
         lines.append(line)
 
-    of_kernels = not verdict.capture.get("window_ms")
+    of_kernels = str(verdict.capture.get("format")).startswith("ncu")
     role = "good" if verdict.healthy else "warn" if not verdict.judged else "strong"
     lines += wrapped(printable(verdict.headline), width, role)
     if verdict.findings:

@@ -49,8 +49,8 @@ def test_no_thread_that_waits(start, library):
 def test_a_wait_that_would_become_much_longer_is_not_made_again(start, library):
     target = start("poll-long")
     for sentence in (refusal(target, library), openness(target.pid).sentence()):
-        assert "for less than 1 s or without a limit" in sentence
-        assert "1 in futex, 1 in poll" in sentence
+        assert "for at most 1 s or without a limit; a longer wait, borrowed, would end too late" in sentence
+        assert "1 in futex, 1 in poll for up to 12 s" in sentence
     assert not target.scratch_left()
 
 

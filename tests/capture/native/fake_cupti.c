@@ -17,7 +17,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { STREAMS = 48, KINDS = 64, KEPT = 256 };
+enum { STREAMS = 48, KINDS = 64, KEPT = 256, CALLBACKS = 1024 };
 
 struct kernel {
     uint32_t kind;
@@ -96,6 +96,7 @@ static struct kept {
 } kept[KEPT];
 static int kept_count;
 static bool enabled[KINDS];
+static bool left_out[KINDS][CALLBACKS]; /* single calls; turning a kind on or off overrides it */
 static size_t dropped_now;
 
 /* Set by the host. */
@@ -112,7 +113,7 @@ EXPORT atomic_int fake_garbage;    /* GetNextRecord leaves the buffer */
 EXPORT atomic_int fake_work_us;    /* a step's pace */
 /* Read by the host. */
 EXPORT atomic_long fake_emitted[KINDS], fake_dropped, fake_requests, fake_refused, fake_finalized, fake_flushes;
-EXPORT atomic_long fake_ever_enabled[KINDS], fake_asked;
+EXPORT atomic_long fake_ever_enabled[KINDS], fake_asked, fake_stray_calls;
 
 static uint32_t version(void)
 {
@@ -191,8 +192,22 @@ EXPORT int cuptiActivityEnable(int kind)
         return fake_enable_fails;
     fake_ever_enabled[kind]++;
     enabled[kind] = true;
+    memset(left_out[kind], 0, sizeof left_out[kind]);
     return 0;
 }
+
+#ifndef NO_SINGLE_CALLS
+static int enable_call(int kind, uint32_t callback, uint8_t on)
+{
+    /* With its kind off a single call would be the only one that is on: nobody here wants that. */
+    fake_stray_calls += !enabled[kind];
+    left_out[kind][callback] = !on;
+    return 0;
+}
+
+EXPORT int cuptiActivityEnableRuntimeApi(uint32_t callback, uint8_t on) { return enable_call(5, callback, on); }
+EXPORT int cuptiActivityEnableDriverApi(uint32_t callback, uint8_t on) { return enable_call(4, callback, on); }
+#endif
 
 EXPORT int cuptiActivityDisable(int kind)
 {
@@ -203,6 +218,14 @@ EXPORT int cuptiActivityDisable(int kind)
 }
 
 EXPORT int fake_enabled(int kind) { return enabled[kind]; }
+
+EXPORT int fake_left_out(int kind)
+{
+    int count = 0;
+    for (int callback = 0; callback < CALLBACKS; callback++)
+        count += left_out[kind][callback];
+    return count;
+}
 
 EXPORT int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count)
 {
@@ -285,7 +308,7 @@ static void put(int at, const void *record, size_t known)
     uint32_t kind = *(const uint32_t *)record;
     size_t size = size_of(kind);
     struct stream *stream = &streams[at];
-    if (!enabled[kind])
+    if (!enabled[kind] || ((kind == 4 || kind == 5) && left_out[kind][((const struct call *)record)->callback]))
         return;
     fake_emitted[kind]++;
     pthread_mutex_lock(&lock);
@@ -370,6 +393,18 @@ static void step(int at)
     put(at, &copy, sizeof copy);
     put(at, &peer, sizeof peer);
     put(at, &set, sizeof set);
+}
+
+/* What a framework asks between two launches. */
+EXPORT void fake_lookups(int at, int count)
+{
+    static const uint32_t numbers[][2] = {{5, 17}, {4, 392}, {5, 10}, {4, 310}, {5, 317}, {4, 719}, {4, 304}, {5, 151}};
+    while (count--)
+        for (int one = 0; one < 8; one++) {
+            uint64_t now = now_ns();
+            struct call call = {numbers[one][0], numbers[one][1], now - 50, now, (uint32_t)getpid(), 7, ++correlations, 0};
+            put(at, &call, sizeof call);
+        }
 }
 
 EXPORT void fake_steps(int at, int count)

@@ -51,6 +51,7 @@ class Built:
     cuda: Path
     cupti: Path  # brings the driver's library along, as whatever uses CUDA does
     bare_cupti: Path
+    old_cupti: Path  # from before CUDA 12.5
     torch: Path
     unknown_torch: Path
     host: Path
@@ -69,6 +70,7 @@ def built(cache: Path) -> Built:
         folder / "libcuda.so.1",
         folder / "libcupti.so.13",
         folder / "bare/libcupti.so.13",
+        folder / "old/libcupti.so.12",
         folder / "libtorch_cpu.so",
         folder / "unknown/libtorch_cpu.so",
         folder / "host",
@@ -77,7 +79,7 @@ def built(cache: Path) -> Built:
     with open(cache / "native.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.host.exists():
-            for path in (made.bare_cupti, made.unknown_torch):
+            for path in (made.bare_cupti, made.old_cupti, made.unknown_torch):
                 path.parent.mkdir(parents=True, exist_ok=True)
             assert build_hook().build(sorted(NATIVE.glob("*.c")), made.client) == ""
             strict = [compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"]
@@ -86,6 +88,7 @@ def built(cache: Path) -> Built:
             for command in (
                 [*shared, "-o", made.cuda, "-x", "c", "/dev/null"],
                 [*shared, "-o", made.bare_cupti, HERE / "fake_cupti.c", "-lpthread", "-ldl"],
+                [*shared, "-DNO_SINGLE_CALLS", "-o", made.old_cupti, HERE / "fake_cupti.c", "-lpthread", "-ldl"],
                 [*shared, "-o", made.cupti, HERE / "fake_cupti.c", "-lpthread", "-ldl", *driver],
                 [*shared, "-o", made.torch, HERE / "fake_torch.c", "-lpthread", "-ldl"],
                 [*shared, "-DUNKNOWN_CODE", "-o", made.unknown_torch, HERE / "fake_torch.c", "-lpthread", "-ldl"],

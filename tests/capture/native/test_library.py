@@ -107,7 +107,7 @@ def test_what_killed_live_engines_is_in_neither_the_source_nor_the_library(libra
     # Whatever is enabled is one of those names.
     (table,) = re.findall(r"wanted\[ACTIVITIES_MOST\] = \{(.*?)\};", source, re.DOTALL)
     assert len(re.findall(r"\{KINDS_[A-Z]+, ACTIVITY_[A-Z_]+\}", table)) == table.count("{")
-    assert re.findall(r"\.enable\((.*?)\)", source) == ["wanted[at].activity"]
+    assert re.findall(r"(?:\.|->)enable\((.*?)\)", source) == ["wanted[at].activity"]
 
 
 def test_it_allocates_nothing_in_the_targets_heap(native):

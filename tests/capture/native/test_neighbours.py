@@ -179,6 +179,7 @@ def test_a_torch_profiler_that_starts_during_the_window_goes_on_unharmed(native,
     # The buffer of ours that CUPTI still had is out of its way before long.
     until(lambda: host.get("fake_flushes") > 0)
     host.call("fake_steps", 0, 100)
+    assert until(lambda: not host.call("fake_left_out", 4) and not host.call("fake_left_out", 5)), "theirs to record"
     assert all(host.call("fake_enabled", kind) for kind in KERNELS_AND_COPIES)
     host.call("fake_torch_stop")
     assert host.get("fake_torch_records") == 400 + 100 * 3  # they share CUPTI's kinds: our calls and peer copies, too

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import os
+import re
 import time
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from gputop_llm.capture.inject.seccomp import CALLS
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk, EndReason, Kinds
-from tests.capture.native.hosting import ALL, MIB
+from tests.capture.native.hosting import ALL, MIB, NATIVE, Record
+from tests.support.captures import CAPTURES
 
 #: CUDA 12.0 to 12.9, 13.0, 13.1, 13.2, 13.3: each with another length of some record.
 VERSIONS = [18, 20, 22, 24, 26, 28, 130000, 130001, 130101, 130202, 130301]
@@ -145,6 +148,37 @@ def test_only_what_was_asked_for_is_ever_turned_on(a_host, a_line, kind):
     assert {number for number in range(64) if host.get("fake_ever_enabled", number)} == activities[kind]
     assert not any(host.call("fake_enabled", number) for number in range(64))
     assert record.row_count == record.end["records"] > 0
+
+
+@pytest.mark.parametrize("age", ["old", "new"])
+def test_calls_that_only_look_something_up_are_not_recorded_where_cupti_can_leave_them_out(native, a_host, a_line, age):
+    host = a_host(native.cupti if age == "new" else native.old_cupti)
+    for kinds in (ALL, ALL, Kinds.RUNTIME):
+        line = a_line(host)
+        line.window(kinds=kinds)
+        line.hear(Chunk.STARTED)
+        host.call("fake_steps", 0, 10)
+        host.call("fake_lookups", 0, 100)
+        assert (host.call("fake_left_out", 5) > 0) == (age == "new")
+        line.stop()
+        calls = line.record().rows(Chunk.CALLS)
+        assert len(calls) == (20 if kinds == ALL else 10) + (0 if age == "new" else 800 if kinds == ALL else 400)
+    assert host.get("fake_stray_calls") == 0
+
+
+def test_the_numbers_of_lookups_are_those_of_calls_that_are_known():
+    """By recordings of real engines, where those calls are nine of ten."""
+    source = (NATIVE / "kinds.c").read_text()
+    told = {}
+    for domain, array in ((5, "runtime"), (4, "driver")):
+        (table,) = re.findall(rf"{array}_lookups\[\] = \{{(.*?)\}};", source, re.DOTALL)
+        told |= {domain << 24 | int(number): name for number, name in re.findall(r"(\d+), +/\* (\w+) \*/", table)}
+    record = Record(lzma.decompress((CAPTURES / "h200/native_vllm-0.24_named_0.5s.gtw.xz").read_bytes()))
+    names, calls = record.names(Chunk.API_NAME), record.rows(Chunk.CALLS)
+
+    assert {name.partition("_v")[0] for api, name in names.items() if api in told} <= set(told.values())
+    assert all(names[api].partition("_v")[0] == told[api] for api in names.keys() & told.keys())
+    assert np.isin(calls["api"], list(told)).mean() > 0.9
 
 
 def test_of_many_threads_all_comes_out_that_cupti_had_room_for(a_host, a_line):
