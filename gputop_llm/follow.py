@@ -8,7 +8,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from gputop_llm.config import Config
-from gputop_llm.model import Target
+from gputop_llm.model import NO_PROCESS_DATA, Target
 from gputop_llm.redact import public_url
 from gputop_llm.sources.owner import user_name
 
@@ -58,7 +58,7 @@ class Follower:
             engine=UNKNOWN,
             urls=(url,),
             urls_from="flag",
-            notes=("given by --url and not found among this node's processes: no process or GPU data",),
+            notes=(f"given by --url and not found among this node's processes: {NO_PROCESS_DATA}, and no GPU data",),
         )
         return (*targets, remote)
 
@@ -119,7 +119,7 @@ class Follower:
 
 def describe(target: Target) -> str:
     """A target in a few words: "vllm llama-8b (pid 4711)"."""
-    name = f"{target.engine} {target.model or ''}".strip()
+    name = "an engine" if target.engine == UNKNOWN else f"{target.engine} {target.model or ''}".strip()
     if target.root_pid is not None:
         return f"{name} (pid {target.root_pid})"
     return f"{name} at {target.urls[0]}" if target.urls else name

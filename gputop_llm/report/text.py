@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from gputop_llm import __version__
-from gputop_llm.model import EngineFrame, Frame, Part, Target
+from gputop_llm.model import NO_PROCESS_DATA, EngineFrame, Frame, Part, Target
 from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import iso
 from gputop_llm.report.text_engine import engine_lines
 from gputop_llm.report.text_gpus import gpu_lines
 from gputop_llm.report.text_host import host_lines
 from gputop_llm.report.text_symptoms import symptom_lines
-from gputop_llm.units import seconds, size, uptime
+from gputop_llm.units import DASH, seconds, size, uptime
 
 WIDTH = 100
 
@@ -78,16 +78,23 @@ def _target(frame: Frame, target: Target) -> list[str]:
     ]
     lines = [" · ".join(fact for fact in facts if fact)]
     lines += [f"  metrics  {printable(url)} (from {target.urls_from})" for url in target.urls]
+    if target.remote:
+        lines.append(f"  {NO_PROCESS_DATA}: GPUs and host below are this machine's")
     if target.argv:
         lines.append(f"  command  {printable(' '.join(target.argv))}")
     if target.processes:
-        lines.append(f"  {'PID':>8}  {'role':12} {'rank':12} {'GPU':10} {'GPU memory':>10}  state")
+        inside = any(process.container_pid is not None for process in target.processes)
+        inner = f" {'inside':>8}" if inside else ""
+        lines.append(f"  {'PID':>8}{inner}  {'role':12} {'rank':12} {'GPU':10} {'GPU memory':>10}  state")
     for process in target.processes:
-        gpus = ",".join(map(str, process.gpus)) + (" (inferred)" if process.gpus_from == "inferred" else "")
+        gpus = ",".join(map(str, process.gpus))
+        gpus += f" MIG{process.mig_instance}" if process.mig_instance is not None else ""
+        gpus += " (inferred)" if process.gpus_from == "inferred" else ""
         memory = size(process.mem_bytes) if process.gpus else ""
+        inner = f" {process.container_pid or DASH:>8}" if inside else ""
         lines.append(
-            f"  {process.pid or '–':>8}  {printable(process.role):12} {printable(process.rank or ''):12} {gpus:10} "
-            f"{memory:>10}  {process.state or '–'}"
+            f"  {process.pid or '–':>8}{inner}  {printable(process.role):12} {printable(process.rank or ''):12} "
+            f"{gpus:10} {memory:>10}  {process.state or '–'}"
         )
     notes = [note for note in (target.attachable, *target.notes, *(p.note for p in target.processes)) if note]
     return lines + [f"  note: {printable(note)}" for note in dict.fromkeys(notes)]

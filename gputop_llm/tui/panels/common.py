@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from gputop_llm.model import Frame, Latency, Part, Quantile, Target
+from gputop_llm.model import NO_PROCESS_DATA, Frame, Latency, Part, Quantile, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, Run
 from gputop_llm.units import DASH, number, seconds, uptime
@@ -43,6 +43,8 @@ def target_name(target: Target) -> str:
     """An engine by name and model, a CUDA process by its command line."""
     if target.engine == "cuda":
         return printable(" ".join(target.argv)) or (target.processes[0].title if target.processes else "CUDA process")
+    if target.remote:
+        return f"engine at {address(target.urls[0])}"
     return f"{engine_name(target.engine)} {printable(target.model or '')}".rstrip()
 
 
@@ -56,6 +58,12 @@ def small_pct(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def elsewhere(frame: Frame) -> str | None:
+    """What is said beside this machine's own figures while a remote engine is watched."""
+    target = frame.focused
+    return f"of this machine: {NO_PROCESS_DATA}" if target and target.remote else None
 
 
 def part_state(part: Part[T], period_s: float) -> Line:

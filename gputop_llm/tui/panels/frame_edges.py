@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gputop_llm.model import Frame, Target
+from gputop_llm.model import NO_PROCESS_DATA, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, Run, cells, fit, joined, pad, width_of
@@ -58,6 +58,9 @@ def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
         parts.append(labelled("pid", DASH if target.root_pid is None else str(target.root_pid)))
     else:
         parts.append(labelled("at", address(target.urls[0])))
+    if target.remote:
+        parts.append([(NO_PROCESS_DATA, "dim")])
+        return parts
     parts.append(labelled("GPU", ranges(target.gpus)))
     engines = engines_of(frame)
     if len(engines) > 1:
