@@ -31,6 +31,10 @@ else:
 for core in os.environ["TITLES"].split(";"):
     titles = core.split(",")
     subprocess.Popen([titles[0], os.environ["CHILD"], *titles], executable=sys.executable)
+if uid := int(os.environ["BECOME"]):
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 os.write(1, f"{os.getpid()}{os.linesep}".encode())
 listener.serve_forever() if "PAGE" in os.environ else signal.pause()
 """
@@ -42,6 +46,8 @@ with open("/proc/self/comm", "w") as name:
     name.write(title[:15])
 for other in below:
     subprocess.Popen([other, sys.argv[0], other], executable="/proc/self/exe")
+if uid := int(os.environ["BECOME"]):
+    os.setresuid(uid, uid, uid)
 os.write(1, f"{os.getpid()}{os.linesep}".encode())
 signal.pause()
 """
@@ -67,11 +73,13 @@ def running_engine(
     titles: str = "VLLM::EngineCore,VLLM::Worker_TP0,VLLM::Worker_TP1",
     within: Sequence[str] = (),
     page: Path | None = None,
+    uid: int = 0,
 ) -> Iterator[Engine]:
     """A tree of `python -m vllm.entrypoints.openai.api_server`.
 
     `titles` are the root's children, parted by ";", each followed by its own children, parted by ",".
-    `within` is a command that runs another one (unshare …), `page` what the server answers to each request.
+    `within` is a command that runs another one (unshare …), `page` what the server answers to each request, `uid` the
+    user that they become (for root only; 0: the same).
     """
     package = folder / "vllm/entrypoints/openai"
     package.mkdir(parents=True, exist_ok=True)
@@ -86,6 +94,7 @@ def running_engine(
             **os.environ,
             **({"PAGE": str(page)} if page else {}),
             **{"PYTHONPATH": str(folder), "TITLES": titles, "CHILD": str(folder / "child.py")},
+            "BECOME": str(uid),
         },
         start_new_session=True,
     )
