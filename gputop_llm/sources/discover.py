@@ -22,6 +22,7 @@ from gputop_llm.sources.own_network import leads_to, reachable
 from gputop_llm.sources.owner import user_of
 from gputop_llm.sources.process_table import Process, ProcessTable
 from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.sources.ray_workers import RANKS_BY_GPU, ranked, with_ray_workers
 from gputop_llm.sources.torch_process import TorchProcesses
 from gputop_llm.sources.vllm_processes import Member, Tree, find_trees
 
@@ -97,6 +98,7 @@ class DiscoverySource:
         node = self._gpus()
         trees = find_trees(processes)
         trees += find_engine_trees(processes, {m.process.pid for tree in trees for m in tree.members})
+        trees = with_ray_workers(trees, processes)
         inside = {m.process.pid for tree in trees for m in tree.members}
         uses = uses_by_nvml(node)
         if not seen.initial_pids:
@@ -116,16 +118,19 @@ class DiscoverySource:
         root = tree.root
         key = f"{tree.engine}:{root.pid}:{root.start_ticks}"
         facts = self._facts_of(tree)
-        placed = [
+        seen = [
             (m, uses.get(m.process.pid) or (self._inference.use(tree, m, node) if infer else GpuUse()))
             for m in tree.members
         ]
+        placed = ranked(tree, seen)
         attachable = None
         if all(m.process.zombie for m in tree.members):
             if all(use.mem_bytes is None for _, use in placed):
                 return None
             attachable = zombie_note(root, next(use for _, use in placed if use.mem_bytes is not None))
         urls, urls_from, notes = self._addresses(tree, facts)
+        if placed != seen:
+            notes += (RANKS_BY_GPU,)
         servers, root_role = tree.api_servers, None
         if urls_from == "socket" and servers is None:
             servers, root_role = 1, "api-server"

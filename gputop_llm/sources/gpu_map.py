@@ -208,7 +208,8 @@ def _computes(tree: Tree, member: Member) -> bool:
     workers = [m for m in tree.members if m.role == "worker"]
     if member.role == "engine-core":
         # Before titles came (V0), the engine process was the first worker itself.
-        return read_title(member.process) is None or all(w.process.ppid != member.process.pid for w in workers)
+        own = [w for w in workers if w.process.ppid == member.process.pid or w.process.title.startswith("ray::")]
+        return read_title(member.process) is None or not own
     if member.process.pid != tree.root.pid:
         return False
     return (tree.launch is not None and tree.launch.engine_in_root) or len(tree.members) == 1

@@ -93,7 +93,9 @@ def running_engine(
         env={
             **os.environ,
             **({"PAGE": str(page)} if page else {}),
-            **{"PYTHONPATH": str(folder), "TITLES": titles, "CHILD": str(folder / "child.py")},
+            "PYTHONPATH": str(folder),
+            "TITLES": titles,
+            "CHILD": str(folder / "child.py"),
             "BECOME": str(uid),
         },
         start_new_session=True,
