@@ -148,6 +148,7 @@ def gpu_details(frame: Frame, gpu: Gpu, width: int) -> list[Line]:
             _row("driver", printable(node.driver or DASH), ""),
             _row("CUDA", printable(node.cuda or DASH), ""),
             _row("vGPU guest", _yes_no(node.vgpu_guest), ""),
+            *([_row("under WSL", "yes", "")] if node.wsl else []),
         ]
     sections += [_throttle(gpu), _xids(gpu), _processes(gpu), _mig(gpu)]
     return in_columns([s for s in sections if s], width)
