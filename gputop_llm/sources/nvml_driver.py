@@ -82,9 +82,7 @@ def problem(error: Exception, lib: ModuleType, version_path: Path, replaced: boo
     if code == LIB_RM_VERSION_MISMATCH:
         return _mismatch(lib, version_path, replaced)
     if code == LIBRARY_NOT_FOUND and wsl:
-        return (
-            f"no NVIDIA driver library ({WSL_LIBRARY}); install NVIDIA's driver in Windows, not in WSL"
-        )
+        return f"no NVIDIA driver library ({WSL_LIBRARY}); install NVIDIA's driver in Windows, not in WSL"
     if code == LIBRARY_NOT_FOUND:
         return "no NVIDIA driver library on this machine (libnvidia-ml.so.1 was not found), so there is no GPU to read"
     if code == DRIVER_NOT_LOADED:
