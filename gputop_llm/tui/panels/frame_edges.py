@@ -67,7 +67,8 @@ def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
         parts.append([(f"1 of {len(engines)} engines", "dim")])
     parts.append(labelled("up", uptime(age_s)))
     if target.container:
-        parts.append([(printable(target.container), "dim")])
+        # Whoever looks for the pod doesn't need the container's number.
+        parts.append([(printable(target.container.rpartition(", ")[2]), "dim")])
     if target.user:
         parts.append([(printable(target.user), "dim")])
     return parts
