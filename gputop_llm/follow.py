@@ -39,17 +39,21 @@ class Follower:
         """The found targets, plus the one that the user named by URL.
 
         A local URL that belongs to a found engine is that engine, scraped at
-        the given URL alone; any other is a target with no processes.
+        the given URL alone, and so is any URL that was given together with the engine's PID;
+        any other is a target with no processes.
         """
         targets = tuple(found)
         url = self._url
         if url is None:
             return targets
+        meant = [any(_same_endpoint(url, own) for own in target.urls) for target in targets]
+        if not any(meant):
+            meant = [self._config.pid in target.pids for target in targets]
         for position, target in enumerate(targets):
-            if any(_same_endpoint(url, own) for own in target.urls):
+            if meant[position]:
                 others = len(target.urls) - 1
                 notes = target.notes
-                if others:
+                if others > 0:
                     notes = (*notes, f"--url names one of its {others + 1} pages: --pid {target.root_pid} reads all")
                 named = replace(target, urls=(url,), urls_from="flag", notes=notes)
                 return (*targets[:position], named, *targets[position + 1 :])

@@ -257,5 +257,6 @@ def _own_network(tree: Tree) -> str:
     port = f" on port {tree.launch.port}" if tree.launch is not None and tree.launch.port else ""
     return (
         f"it listens{port} in a network of its own (a container), and no address was found that leads there: "
-        f"give one with --url, or run as root: nsenter -n -t {tree.root.pid} gputop-llm --pid {tree.root.pid}"
+        f"give one with --pid {tree.root.pid} --url URL, or run as root: "
+        f"nsenter -n -t {tree.root.pid} gputop-llm --pid {tree.root.pid}"
     )

@@ -105,6 +105,14 @@ def test_a_url_of_no_local_engine_is_a_target_without_processes(url):
     assert follower.focus == targets[1].key == f"url:{url}"
 
 
+def test_a_url_beside_a_pid_is_that_process_s_wherever_it_leads():
+    contained = replace(ONE, urls=(), urls_from=None)
+    (target, other) = Follower(Config(url="http://10.0.0.7:80", pid=4711)).with_url_target((contained, OTHER))
+    assert (target.urls, target.urls_from, target.pids) == (("http://10.0.0.7:80",), "flag", ONE.pids)
+    assert other == OTHER
+    assert not target.remote
+
+
 def test_no_target_knows_the_password_or_token_of_a_url():
     follower = Follower(Config(url="http://user:hunter2@gpu-7:8000/metrics?token=hunter2"))
     targets = follower.with_url_target(())

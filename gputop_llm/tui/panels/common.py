@@ -48,6 +48,28 @@ def target_name(target: Target) -> str:
     return f"{engine_name(target.engine)} {printable(target.model or '')}".rstrip()
 
 
+def gpus_text(target: Target) -> str:
+    """Which GPUs it uses: "0-3", "0 MIG2"."""
+    instances = sorted({p.mig_instance for p in target.processes if p.mig_instance is not None})
+    return " ".join((ranges(target.gpus), *(f"MIG{instance}" for instance in instances)))
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """ "0-3,6" for (0, 1, 2, 3, 6)."""
+    if not numbers:
+        return DASH
+    parts: list[str] = []
+    start = last = numbers[0]
+    for value in (*numbers[1:], None):
+        if value is not None and value == last + 1:
+            last = value
+            continue
+        parts.append(str(start) if start == last else f"{start}-{last}")
+        if value is not None:
+            start = last = value
+    return ",".join(parts)
+
+
 def spaced(name: str) -> str:
     """A field's name as words."""
     return name.replace("_", " ")

@@ -9,7 +9,7 @@ from gputop_llm.model import NO_PROCESS_DATA, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, Run, cells, fit, joined, pad, width_of
-from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, labelled, period_text
+from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, gpus_text, labelled, period_text
 from gputop_llm.units import DASH, uptime
 
 
@@ -61,7 +61,7 @@ def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
     if target.remote:
         parts.append([(NO_PROCESS_DATA, "dim")])
         return parts
-    parts.append(labelled("GPU", ranges(target.gpus)))
+    parts.append(labelled("GPU", gpus_text(target)))
     engines = engines_of(frame)
     if len(engines) > 1:
         parts.append([(f"1 of {len(engines)} engines", "dim")])
@@ -94,22 +94,6 @@ def short_model(target: Target) -> str:
     """The model's name; of a path only the last part."""
     model = target.model or ""
     return model.rstrip("/").rsplit("/", 1)[-1] or model if model.startswith("/") else model
-
-
-def ranges(numbers: tuple[int, ...]) -> str:
-    """ "0-3,6" for (0, 1, 2, 3, 6)."""
-    if not numbers:
-        return DASH
-    parts: list[str] = []
-    start = last = numbers[0]
-    for value in (*numbers[1:], None):
-        if value is not None and value == last + 1:
-            last = value
-            continue
-        parts.append(str(start) if start == last else f"{start}-{last}")
-        if value is not None:
-            start = last = value
-    return ",".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

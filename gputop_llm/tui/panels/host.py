@@ -6,6 +6,7 @@ from gputop_llm.model import CgroupCpu, Frame, Host, ProcessLoad
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, Run, bar, joined, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import elsewhere, labelled, part_state
+from gputop_llm.tui.panels.gpu_words import amount_text
 from gputop_llm.units import DASH, number, pct, rate, size
 
 # The busiest first: with more roles than room these are the ones that stall an engine.
@@ -86,6 +87,8 @@ def _process_line(process: ProcessLoad, rank: str | None, width: int) -> Line:
         parts.append(labelled("threads", ", ".join(f"{printable(t.name)} {t.cpu_pct:.0f} %" for t in others)))
     parts.append(labelled("RSS", size(process.rss_bytes)))
     parts.append(labelled("pid", str(process.pid)))
+    if group is not None and group.mem_limit_bytes is not None:
+        parts.append(labelled("memory limit", amount_text(group.mem_used_bytes, group.mem_limit_bytes)))
     return [*head, *joined(parts, width - width_of(head))]
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from gputop_llm.model import NO_PROCESS_DATA, Frame, ProcessLoad, Target, TargetProcess
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, cells, fit, joined, pad, rule, wrapped
-from gputop_llm.tui.panels.common import labelled, target_name
-from gputop_llm.tui.panels.frame_edges import ranges
+from gputop_llm.tui.panels.common import gpus_text, labelled, ranges, target_name
 from gputop_llm.units import DASH, pct, size, uptime
 
 # Heading, width, aligned right. Width 0: as wide as its words, which seldom change. "inside" (the PID that a process
@@ -190,7 +189,7 @@ def target_rows(frame: Frame, width: int) -> Block:
         parts = (
             (pad(name, max(24, width - 50)), "strong"),
             (pad(DASH if target.root_pid is None else str(target.root_pid), 8, right=True), ""),
-            (pad(ranges(target.gpus), 7, right=True), ""),
+            (pad(gpus_text(target), 7, right=True), ""),
             (pad(uptime(age_s), 11, right=True), ""),
             ("  " + printable(target.user or DASH), "dim"),
             ("  " + printable(target.container or ""), "dim"),
