@@ -62,7 +62,10 @@ class Follower:
             engine=UNKNOWN,
             urls=(url,),
             urls_from="flag",
-            notes=(f"given by --url and not found among this node's processes: {NO_PROCESS_DATA}, and no GPU data",),
+            notes=(
+                f"{NO_PROCESS_DATA} (given by --url, and not among this node's processes); "
+                "the GPUs and the host are this machine's",
+            ),
         )
         return (*targets, remote)
 
@@ -132,7 +135,8 @@ def describe(target: Target) -> str:
 def key_may_go_to(target: Target, config: Config) -> bool:
     """Whether the API key may be sent there: anybody can start a process that looks like an engine."""
     named = target.urls_from == "flag" or (config.pid is not None and config.pid in target.pids)
-    return named or target.user in ("root", user_name(os.geteuid()))
+    # Whoever is root in a container is not this node's root.
+    return named or (target.urls_from != "network" and target.user in ("root", user_name(os.geteuid())))
 
 
 def _same_endpoint(one: str, other: str) -> bool:

@@ -46,7 +46,8 @@ class Target:
     """An engine (or CUDA process) found on this node, or a remote one given by URL.
 
     `key` names it for as long as it lives (root PID and start time, or the URL).
-    `argv` has its secrets blanked. `urls_from` is "flag", "argv" or "socket".
+    `argv` has its secrets blanked. `urls_from` is "flag", "argv", "socket" or "network" (a socket under an address
+    of the network of its own, as a container has it).
     `attachable` is None when it can be watched, else the reason why not.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gputop_llm import __version__
-from gputop_llm.model import NO_PROCESS_DATA, EngineFrame, Frame, Part, Target
+from gputop_llm.model import EngineFrame, Frame, Part, Target
 from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import iso
 from gputop_llm.report.text_engine import engine_lines
@@ -78,8 +78,6 @@ def _target(frame: Frame, target: Target) -> list[str]:
     ]
     lines = [" · ".join(fact for fact in facts if fact)]
     lines += [f"  metrics  {printable(url)} (from {target.urls_from})" for url in target.urls]
-    if target.remote:
-        lines.append(f"  {NO_PROCESS_DATA}: GPUs and host below are this machine's")
     if target.argv:
         lines.append(f"  command  {printable(' '.join(target.argv))}")
     if target.processes:

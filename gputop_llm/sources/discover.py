@@ -132,7 +132,7 @@ class DiscoverySource:
         if placed != seen:
             notes += (RANKS_BY_GPU,)
         servers, root_role = tree.api_servers, None
-        if urls_from == "socket" and servers is None:
+        if urls_from in ("socket", "network") and servers is None:
             servers, root_role = 1, "api-server"
         return Target(
             key=key,
@@ -184,7 +184,7 @@ class DiscoverySource:
         servers = [process for process in servers if not process.zombie]
         if facts.same_network is False:
             url = self._other_ports.url(servers)
-            return ((url,), "socket", ()) if url is not None else ((), None, (_own_network(tree),))
+            return ((url,), "network", ()) if url is not None else ((), None, (_own_network(tree),))
         if launch is not None and launch.urls:
             return launch.urls, "argv", ()
         # A server titled with a rank has a port of its own.

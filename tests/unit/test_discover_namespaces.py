@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gputop_llm.config import Config
+from gputop_llm.follow import key_may_go_to
 from gputop_llm.sources.discover import DiscoverySource
 from gputop_llm.sources.own_network import leads_to
 from gputop_llm.sources.owner import user_name
@@ -62,6 +64,8 @@ def inside(first: int, *command: str) -> str:
 NVML_OUTSIDE = """
 import sys
 from gputop_llm.model import Gpu, GpuNode, GpuProcess
+from gputop_llm.config import Config
+from gputop_llm.follow import key_may_go_to
 from gputop_llm.sources.discover import DiscoverySource
 node = GpuNode((Gpu(0, processes=(GpuProcess(int(sys.argv[1]), "compute", 1 << 30, None, None),)),))
 found = DiscoverySource(lambda: node, lambda url: False).poll()
@@ -118,7 +122,8 @@ def test_a_server_in_a_network_of_its_own_is_reached_by_an_address_that_leads_th
     assert alone.urls == ()
     assert f"on port {port} in a network of its own" in alone.notes[0]
     assert f"nsenter -n -t {first} gputop-llm --pid {first}" in alone.notes[0]
-    assert (joined.urls, joined.urls_from, joined.notes) == ((f"http://{address}:{port}",), "socket", ())
+    assert (joined.urls, joined.urls_from, joined.notes) == ((f"http://{address}:{port}",), "network", ())
+    assert not key_may_go_to(joined, Config())
     # An address that answers here but not there is another machine's.
     assert leads == [True, False]
 
