@@ -16,7 +16,7 @@ from gputop_llm.sources.cuda_processes import cuda_targets, zombie_note
 from gputop_llm.sources.dist_info import installed_version
 from gputop_llm.sources.engine_processes import find_engine_trees
 from gputop_llm.sources.engines import ENGINES
-from gputop_llm.sources.gpu_map import GpuInference, GpuUse, uses_by_nvml
+from gputop_llm.sources.gpu_map import INFERRED_NOTE, GpuInference, GpuUse, uses_by_nvml
 from gputop_llm.sources.http_ports import PortFinder
 from gputop_llm.sources.own_network import leads_to, reachable
 from gputop_llm.sources.owner import user_of
@@ -131,6 +131,8 @@ class DiscoverySource:
         urls, urls_from, notes = self._addresses(tree, facts)
         if placed != seen:
             notes += (RANKS_BY_GPU,)
+        if any(use.source == "inferred" for _, use in placed):
+            notes += (INFERRED_NOTE,)
         servers, root_role = tree.api_servers, None
         if urls_from in ("socket", "network") and servers is None:
             servers, root_role = 1, "api-server"

@@ -18,6 +18,10 @@ from gputop_llm.model import Gpu, GpuNode
 from gputop_llm.sources.procfs import ProcFs, printable
 from gputop_llm.sources.vllm_processes import Member, Tree, read_title
 
+INFERRED_NOTE = (
+    "NVML does not name its PIDs here: its GPUs are inferred from open device files, CUDA_VISIBLE_DEVICES and ranks, "
+    "and how much of their memory is its own isn't known"
+)
 NEEDS_RIGHTS = "needs root or the same user"
 
 _WINDOWS_DRIVER = "/dev/dxg"
