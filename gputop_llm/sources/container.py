@@ -35,12 +35,18 @@ def container_of(proc: ProcFs, pid: int) -> str | None:
     except OSError:
         return None
     found, uid = _container_in(cgroup), _POD.search(cgroup)
-    if found is None and uid is None:
+    if _from_within(cgroup):
         found, uid = _by_mounts(proc, pid)
     if uid is None:
         return found
     pod = f"pod {_pod_name(proc, pid) or uid[1].replace('_', '-')}"
     return f"{found}, {pod}" if found else pod
+
+
+def _from_within(cgroup: str) -> bool:
+    """Whether the paths begin at the container's own group, or beside it, and so name nothing."""
+    paths = [path for line in cgroup.splitlines() if (path := line.split(":", 2)[-1])]
+    return all(path == "/" or path.startswith("/..") for path in paths)
 
 
 def _container_in(cgroup: str) -> str | None:
