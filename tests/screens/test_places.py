@@ -43,6 +43,19 @@ async def test_every_screen_of_a_remote_engine_says_that_there_is_no_process_dat
                 assert "engine at gpu-7:8000" in screen_text(it.app)
 
 
+async def test_the_overview_of_a_vgpu_guest_says_so_and_the_gpu_page_why_figures_are_lacking(running):
+    why = "not available in a vGPU guest (NVML_ERROR_NOT_SUPPORTED)"
+    gpu = replace(frames.h200(), power_w=None, temp_c=None, missing={"power_w": why, "temp_c": why})
+    node = replace(frames.node([gpu]), vgpu_guest=True)
+    async with running(frames.frame(node, (frames.target(),), (frames.engine(),)), (108, 60)) as it:
+        assert "vGPU guest: 2 says what can't be known" in screen_text(it.app)
+        await it.press("2")
+        rows = [
+            line for line in it.app.screen.page_text().splitlines() if line.startswith(("power  ", "temperature  "))
+        ]
+        assert [row.split("–")[1].strip() for row in rows] == [why, why]
+
+
 async def test_a_contained_engine_has_its_pod_both_pids_and_its_mig_instance(running):
     async with running(contained(), (108, 40)) as it:
         overview = screen_text(it.app)
