@@ -8,7 +8,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from gputop_llm.config import Config
-from gputop_llm.model import Target
+from gputop_llm.model import NO_PROCESS_DATA, Target
 from gputop_llm.redact import public_url
 from gputop_llm.sources.owner import user_name
 
@@ -39,17 +39,21 @@ class Follower:
         """The found targets, plus the one that the user named by URL.
 
         A local URL that belongs to a found engine is that engine, scraped at
-        the given URL alone; any other is a target with no processes.
+        the given URL alone, and so is any URL that was given together with the engine's PID;
+        any other is a target with no processes.
         """
         targets = tuple(found)
         url = self._url
         if url is None:
             return targets
+        meant = [any(_same_endpoint(url, own) for own in target.urls) for target in targets]
+        if not any(meant):
+            meant = [self._config.pid in target.pids for target in targets]
         for position, target in enumerate(targets):
-            if any(_same_endpoint(url, own) for own in target.urls):
+            if meant[position]:
                 others = len(target.urls) - 1
                 notes = target.notes
-                if others:
+                if others > 0:
                     notes = (*notes, f"--url names one of its {others + 1} pages: --pid {target.root_pid} reads all")
                 named = replace(target, urls=(url,), urls_from="flag", notes=notes)
                 return (*targets[:position], named, *targets[position + 1 :])
@@ -58,7 +62,10 @@ class Follower:
             engine=UNKNOWN,
             urls=(url,),
             urls_from="flag",
-            notes=("given by --url and not found among this node's processes: no process or GPU data",),
+            notes=(
+                f"{NO_PROCESS_DATA} (given by --url, and not among this node's processes); "
+                "the GPUs and the host are this machine's",
+            ),
         )
         return (*targets, remote)
 
@@ -119,7 +126,7 @@ class Follower:
 
 def describe(target: Target) -> str:
     """A target in a few words: "vllm llama-8b (pid 4711)"."""
-    name = f"{target.engine} {target.model or ''}".strip()
+    name = "an engine" if target.engine == UNKNOWN else f"{target.engine} {target.model or ''}".strip()
     if target.root_pid is not None:
         return f"{name} (pid {target.root_pid})"
     return f"{name} at {target.urls[0]}" if target.urls else name
@@ -128,7 +135,8 @@ def describe(target: Target) -> str:
 def key_may_go_to(target: Target, config: Config) -> bool:
     """Whether the API key may be sent there: anybody can start a process that looks like an engine."""
     named = target.urls_from == "flag" or (config.pid is not None and config.pid in target.pids)
-    return named or target.user in ("root", user_name(os.geteuid()))
+    # Whoever is root in a container is not this node's root.
+    return named or (target.urls_from != "network" and target.user in ("root", user_name(os.geteuid())))
 
 
 def _same_endpoint(one: str, other: str) -> bool:

@@ -146,7 +146,7 @@ _REMARKS = {
     "targets[].key": "names it while it lives",
     "targets[].engine": "`vllm`; `cuda` for other processes; `unknown` for a URL without a process here",
     "targets[].argv[]": "secrets are blanked",
-    "targets[].urls_from": "`flag`, `argv` or `socket`",
+    "targets[].urls_from": "`flag`, `argv`, `socket` or `network` (of a container)",
     "targets[].processes[].role": "`api-server`, `engine-core`, `worker`, `coordinator` or `other`",
     "targets[].processes[].gpus_from": "`nvml` or `inferred`",
     "targets[].attachable": "null, or why it can't be watched",

@@ -17,7 +17,9 @@ def examined_lines(examined: Examined) -> Iterator[str]:
 
     Names are as the target has them: whoever shows the lines makes them printable.
     """
-    if not examined.processes:
+    if not examined.processes and examined.target is not None:
+        yield f"{examined.target}: none of its processes can be seen from here; run gputop-llm on its node"
+    elif not examined.processes:
         yield "no target: no engine or process on a GPU was found, or several were (name one with --pid)"
     else:
         yield examined.target or f"process {examined.processes[0].pid}"

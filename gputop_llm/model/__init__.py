@@ -18,9 +18,10 @@ from gputop_llm.model.engine import (
 from gputop_llm.model.frame import EngineFrame, Frame, Part
 from gputop_llm.model.gpu import Gpm, Gpu, GpuNode, GpuPair, GpuProcess, MigInstance, ThrottleReason, XidEvent
 from gputop_llm.model.host import CgroupCpu, Host, ProcessLoad, ThreadLoad
-from gputop_llm.model.target import Target, TargetList, TargetProcess
+from gputop_llm.model.target import NO_PROCESS_DATA, Target, TargetList, TargetProcess
 
 __all__ = [
+    "NO_PROCESS_DATA",
     "CgroupCpu",
     "EngineFrame",
     "EngineLive",

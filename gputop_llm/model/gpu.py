@@ -183,7 +183,8 @@ class GpuNode:
     """All GPUs of this node, and the driver they run on. `pairs` holds every two of them, a below b.
 
     `problem` is one sentence when GPUs can't be read at all (no driver, library mismatch);
-    the program works on without them.
+    the program works on without them. `vgpu_guest` and `wsl` (the driver is Windows') tell of go-betweens that answer
+    only a part of the questions.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -191,4 +192,5 @@ class GpuNode:
     cuda: str | None = None
     problem: str | None = None
     vgpu_guest: bool = False
+    wsl: bool = False
     pairs: tuple[GpuPair, ...] = ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NO_PROCESS_DATA = "no process data: remote engine"
+
 
 @dataclass(frozen=True, slots=True)
 class TargetProcess:
@@ -19,7 +21,7 @@ class TargetProcess:
         state: the letter of /proc/PID/stat (R, S, D, T, Z); None if unreadable.
         unseen: why NVML's PID can't be seen: "pid-namespace" (a host PID, read inside a container:
             it may well be the target itself) or "other-user"; None for processes that are seen.
-        container_pid: the PID that it has inside its own container, where that is another one.
+        container_pid: the PID that it has in its own PID namespace (container), where that is another one.
     """
 
     pid: int | None
@@ -44,7 +46,8 @@ class Target:
     """An engine (or CUDA process) found on this node, or a remote one given by URL.
 
     `key` names it for as long as it lives (root PID and start time, or the URL).
-    `argv` has its secrets blanked. `urls_from` is "flag", "argv" or "socket".
+    `argv` has its secrets blanked. `urls_from` is "flag", "argv", "socket" or "network" (a socket under an address
+    of the network of its own, as a container has it).
     `attachable` is None when it can be watched, else the reason why not.
     """
 
@@ -69,6 +72,11 @@ class Target:
     def pids(self) -> tuple[int, ...]:
         """PIDs of its processes that exist in this PID namespace."""
         return tuple(p.pid for p in self.processes if p.pid is not None)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is known by its address alone: nothing of it was found on this node."""
+        return self.urls_from == "flag" and not self.processes
 
     @property
     def gpus(self) -> tuple[int, ...]:

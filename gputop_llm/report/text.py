@@ -18,7 +18,7 @@ from gputop_llm.report.text_engine import engine_lines
 from gputop_llm.report.text_gpus import gpu_lines
 from gputop_llm.report.text_host import host_lines
 from gputop_llm.report.text_symptoms import symptom_lines
-from gputop_llm.units import seconds, size, uptime
+from gputop_llm.units import DASH, seconds, size, uptime
 
 WIDTH = 100
 
@@ -81,13 +81,18 @@ def _target(frame: Frame, target: Target) -> list[str]:
     if target.argv:
         lines.append(f"  command  {printable(' '.join(target.argv))}")
     if target.processes:
-        lines.append(f"  {'PID':>8}  {'role':12} {'rank':12} {'GPU':10} {'GPU memory':>10}  state")
+        inside = any(process.container_pid is not None for process in target.processes)
+        inner = f" {'inside':>8}" if inside else ""
+        lines.append(f"  {'PID':>8}{inner}  {'role':12} {'rank':12} {'GPU':10} {'GPU memory':>10}  state")
     for process in target.processes:
-        gpus = ",".join(map(str, process.gpus)) + (" (inferred)" if process.gpus_from == "inferred" else "")
+        gpus = ",".join(map(str, process.gpus))
+        gpus += f" MIG{process.mig_instance}" if process.mig_instance is not None else ""
+        gpus += " (inferred)" if process.gpus_from == "inferred" else ""
         memory = size(process.mem_bytes) if process.gpus else ""
+        inner = f" {process.container_pid or DASH:>8}" if inside else ""
         lines.append(
-            f"  {process.pid or '–':>8}  {printable(process.role):12} {printable(process.rank or ''):12} {gpus:10} "
-            f"{memory:>10}  {process.state or '–'}"
+            f"  {process.pid or '–':>8}{inner}  {printable(process.role):12} {printable(process.rank or ''):12} "
+            f"{gpus:10} {memory:>10}  {process.state or '–'}"
         )
     notes = [note for note in (target.attachable, *target.notes, *(p.note for p in target.processes)) if note]
     return lines + [f"  note: {printable(note)}" for note in dict.fromkeys(notes)]

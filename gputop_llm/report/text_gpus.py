@@ -33,6 +33,7 @@ def gpu_lines(frame: Frame) -> list[str]:
     if node is None:
         return []
     driver = f"driver {printable(node.driver or DASH)}, CUDA {printable(node.cuda or DASH)}"
+    driver += ", in a vGPU guest" if node.vgpu_guest else ", under WSL" if node.wsl else ""
     if not node.gpus:
         return [f"No GPU: {printable(node.problem or 'none on this node')}"]
     lines = [

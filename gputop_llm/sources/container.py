@@ -1,11 +1,11 @@
-"""Which container a process runs in, and whether its network and PIDs are ours."""
+"""Which container and which pod a process runs in, seen from the node or from within."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from gputop_llm.sources.procfs import INITIAL_PID_NAMESPACE, ProcFs, printable
+from gputop_llm.sources.procfs import INITIAL_UTS_NAMESPACE, ProcFs, printable
+from gputop_llm.sources.rootfs import RootFs
 
 _ID = re.compile(
     r"(?:(docker|cri-containerd|crio|libpod|containerd)-|/(docker|libpod|lxc|crio)[/-])?([0-9a-f]{64})(?:\.scope)?"
@@ -14,108 +14,90 @@ _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 # What Kubernetes allows.
 _POD_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _LXC = re.compile(r"/lxc(?:\.payload)?[./]([^/\n]+)")
+# Docker, Podman and the kubelet write these files for each container or pod, and mount them into it.
+_MANAGED_FILES = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+_CONTAINER_FILES = re.compile(r"/(?:(overlay)-)?containers/([0-9a-f]{64})/")
+_POD_FILES = re.compile(r"/pods/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/")
+_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_NAME_MAX_BYTES = 512
 _RUNTIME = {"cri-containerd": "containerd", "libpod": "podman", "crio": "cri-o"}
 _SHORT_ID = 12
-_LISTEN = "0A"
 
 
 def container_of(proc: ProcFs, pid: int) -> str | None:
-    """The container in words ("docker 3f2a91c04b7d"); None outside of one, or if it can't be seen from inside.
+    """The container in words ("docker 3f2a91c04b7d, pod shop/vllm-0"); None outside of one.
 
-    A pod by its name where the process's environment has that, else by its UID.
+    By the control group's path, which a container that is looked at from within does not show; there by the files
+    that its runtime mounts. A pod goes by its name where the process's environment or files tell it, else by its UID.
     """
     try:
         cgroup = printable(proc.read(f"{pid}/cgroup"))
     except OSError:
         return None
-    return container_in(cgroup, _pod_name(proc, pid) if _POD.search(cgroup) else None)
+    found, uid = _container_in(cgroup), _POD.search(cgroup)
+    if _from_within(cgroup):
+        found, uid = _by_mounts(proc, pid)
+    if uid is None:
+        return found
+    pod = f"pod {_pod_name(proc, pid) or uid[1].replace('_', '-')}"
+    return f"{found}, {pod}" if found else pod
+
+
+def _from_within(cgroup: str) -> bool:
+    """Whether the paths begin at the container's own group, or beside it, and so name nothing."""
+    paths = [path for line in cgroup.splitlines() if (path := line.split(":", 2)[-1])]
+    return all(path == "/" or path.startswith("/..") for path in paths)
+
+
+def _container_in(cgroup: str) -> str | None:
+    """The container that the paths of a /proc/PID/cgroup name."""
+    found = max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
+    if found is not None:
+        runtime = found[1] or found[2] or ("containerd" if _POD.search(cgroup) else "container")
+        return f"{_RUNTIME.get(runtime, runtime)} {found[3][:_SHORT_ID]}"
+    lxc = _LXC.search(cgroup)
+    return f"lxc {lxc[1]}" if lxc is not None else None
+
+
+def _by_mounts(proc: ProcFs, pid: int) -> tuple[str | None, re.Match[str] | None]:
+    """The container and the pod's UID, by where the /etc/hostname and /etc/hosts of a process come from."""
+    try:
+        mounts = [line.split() for line in printable(proc.read(f"{pid}/mountinfo")).splitlines()]
+    except OSError:
+        return None, None
+    sources = [fields[3] for fields in mounts if len(fields) > 4 and fields[4] in _MANAGED_FILES]
+    uid = next((match for source in sources if (match := _POD_FILES.search(source))), None)
+    own = next((match for source in sources if (match := _CONTAINER_FILES.search(source))), None)
+    # In a pod the files are the sandbox's, whose number is not the container's.
+    if uid is not None or own is None:
+        return None, uid
+    return f"{'podman' if own[1] else 'docker'} {own[2][:_SHORT_ID]}", None
 
 
 def _pod_name(proc: ProcFs, pid: int) -> str | None:
-    """The name that Kubernetes gives the pod's host; None if the pod has the node's own, or if it can't be read."""
+    """ "namespace/name", as far as they are known; None if the pod has the node's own host name, or can't be read."""
     try:
         environ = proc.environ(pid)
-        if "KUBERNETES_SERVICE_HOST" not in environ:
-            return None
-        name = environ.get("POD_NAME")
-        if name is None and proc.link(f"{pid}/ns/uts") != proc.link("1/ns/uts"):
-            name = environ.get("HOSTNAME")
+        named = proc.link(f"{pid}/ns/uts") != INITIAL_UTS_NAMESPACE
     except OSError:
         return None
-    return name if name is not None and _POD_NAME.fullmatch(name) else None
+    in_cluster = "KUBERNETES_SERVICE_HOST" in environ
+    names = (
+        environ.get("POD_NAME") if in_cluster else None,
+        _inside(proc, pid, "/etc/hostname") if named else None,
+        environ.get("HOSTNAME") if in_cluster and named else None,
+    )
+    name = next((name for name in names if name and _POD_NAME.fullmatch(name)), None)
+    if name is None:
+        return None
+    space = environ.get("POD_NAMESPACE") or _inside(proc, pid, f"{_SERVICE_ACCOUNT}/namespace")
+    return f"{space}/{name}" if space and _POD_NAME.fullmatch(space) else name
 
 
-def container_in(cgroup: str, pod_name: str | None = None) -> str | None:
-    """The container that the paths of a /proc/PID/cgroup name, its pod by `pod_name` where that is known."""
-    pod = _POD.search(cgroup)
-    found = max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
-    words = []
-    if found is not None:
-        runtime = found[1] or found[2] or ("containerd" if pod else "container")
-        words.append(f"{_RUNTIME.get(runtime, runtime)} {found[3][:_SHORT_ID]}")
-    elif (lxc := _LXC.search(cgroup)) is not None:
-        words.append(f"lxc {lxc[1]}")
-    if pod is not None:
-        words.append(f"pod {pod_name or pod[1].replace('_', '-')}")
-    return ", ".join(words) or None
-
-
-@dataclass(frozen=True, slots=True)
-class Visibility:
-    """What of the node's processes can be seen from here.
-
-    `initial_pids` is false in a container with PIDs of its own, None if unknown.
-    `hidepid` is how /proc hides other users' processes ("2", "invisible", …), None if it doesn't.
-    """
-
-    initial_pids: bool | None
-    hidepid: str | None
-
-
-def visibility(proc: ProcFs) -> Visibility:
-    """What can be seen in this /proc."""
+def _inside(proc: ProcFs, pid: int, path: str) -> str | None:
+    """A short file as the process sees it; None if it can't be read."""
     try:
-        initial: bool | None = proc.link("self/ns/pid") == INITIAL_PID_NAMESPACE
-    except OSError:
-        initial = None
-    try:
-        mounts = printable(proc.read("self/mountinfo")).splitlines()
-    except OSError:
-        mounts = []
-    hidden = None
-    for fields in (line.split() for line in mounts):
-        # … mount point is the fifth field, the options of the file system are the last.
-        if len(fields) > 4 and fields[4] == "/proc" and (found := re.search(r"\bhidepid=(\w+)", fields[-1])):
-            hidden = found[1] if found[1] not in ("0", "off") else None
-    return Visibility(initial, hidden)
-
-
-def same_network(proc: ProcFs, pid: int) -> bool | None:
-    """True if 127.0.0.1 of that process is ours; None if it can't be told.
-
-    The namespace link needs rights; without them the listening sockets are
-    compared, whose inode numbers are unique on the machine.
-    """
-    try:
-        return proc.link(f"{pid}/ns/net") == proc.link("self/ns/net")
-    except OSError:
-        pass
-    try:
-        theirs, ours = _listening(proc, str(pid)), _listening(proc, "self")
+        with RootFs(f"{proc.root}/{pid}/root") as root:
+            return printable(root.read(path, _NAME_MAX_BYTES)).strip()
     except OSError:
         return None
-    return bool(theirs & ours) if theirs else None
-
-
-def _listening(proc: ProcFs, who: str) -> set[str]:
-    rows = (line.split() for line in printable(proc.read(f"{who}/net/tcp")).splitlines()[1:])
-    return {fields[9] for fields in rows if len(fields) > 9 and fields[3] == _LISTEN}
-
-
-def container_pid(proc: ProcFs, pid: int) -> int | None:
-    """The PID that a process has inside its own container (NSpid); None if it is the same as here."""
-    try:
-        numbers = proc.status(pid).get("NSpid", "").split()
-    except OSError:
-        return None
-    return int(numbers[-1]) if len(numbers) > 1 else None

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from gputop_llm.model import Target, TargetProcess
 from gputop_llm.redact_argv import redact_argv
-from gputop_llm.sources.container import Visibility, container_of
+from gputop_llm.sources.container import container_of
 from gputop_llm.sources.gpu_map import GpuUse
+from gputop_llm.sources.namespaces import Visibility, container_pid
 from gputop_llm.sources.owner import user_of
 from gputop_llm.sources.process_table import Process
 from gputop_llm.sources.procfs import ProcFs
@@ -92,6 +93,7 @@ def _seen(proc: ProcFs, process: Process, use: GpuUse, remark: str | None) -> Ta
                 state=process.state,
                 start_s=proc.start_s(process.start_ticks),
                 note=zombie,
+                container_pid=container_pid(proc, process.pid),
             ),
         ),
     )

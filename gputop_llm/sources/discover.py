@@ -10,16 +10,19 @@ from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.errors import SourceError
 from gputop_llm.model import GpuNode, Target, TargetList, TargetProcess
 from gputop_llm.redact_argv import redact_argv, redact_text
-from gputop_llm.sources import container
+from gputop_llm.sources import namespaces
+from gputop_llm.sources.container import container_of
 from gputop_llm.sources.cuda_processes import cuda_targets, zombie_note
 from gputop_llm.sources.dist_info import installed_version
 from gputop_llm.sources.engine_processes import find_engine_trees
 from gputop_llm.sources.engines import ENGINES
-from gputop_llm.sources.gpu_map import GpuInference, GpuUse, uses_by_nvml
+from gputop_llm.sources.gpu_map import INFERRED_NOTE, GpuInference, GpuUse, uses_by_nvml
 from gputop_llm.sources.http_ports import PortFinder
+from gputop_llm.sources.own_network import leads_to, reachable
 from gputop_llm.sources.owner import user_of
 from gputop_llm.sources.process_table import Process, ProcessTable
 from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.sources.ray_workers import RANKS_BY_GPU, ranked, with_ray_workers
 from gputop_llm.sources.torch_process import TorchProcesses
 from gputop_llm.sources.vllm_processes import Member, Tree, find_trees
 
@@ -70,6 +73,7 @@ class DiscoverySource:
         self._table = ProcessTable(self._proc, clock)
         self._stop = threading.Event()
         self._ports = PortFinder(self._proc, probe, clock, self._stop)
+        self._other_ports = PortFinder(self._proc, probe, clock, self._stop, reachable, leads_to)
         self._inference = GpuInference(self._proc)
         self._torch = TorchProcesses(self._proc, clock)
         self._facts: dict[tuple[int, int, tuple[str, ...]], _Facts] = {}
@@ -90,10 +94,11 @@ class DiscoverySource:
             raise SourceError(
                 "cannot look for engines", f"{self._proc.root} can't be read ({error.strerror})", "mount /proc"
             ) from error
-        seen = container.visibility(self._proc)
+        seen = namespaces.visibility(self._proc)
         node = self._gpus()
         trees = find_trees(processes)
         trees += find_engine_trees(processes, {m.process.pid for tree in trees for m in tree.members})
+        trees = with_ray_workers(trees, processes)
         inside = {m.process.pid for tree in trees for m in tree.members}
         uses = uses_by_nvml(node)
         if not seen.initial_pids:
@@ -113,18 +118,23 @@ class DiscoverySource:
         root = tree.root
         key = f"{tree.engine}:{root.pid}:{root.start_ticks}"
         facts = self._facts_of(tree)
-        placed = [
+        seen = [
             (m, uses.get(m.process.pid) or (self._inference.use(tree, m, node) if infer else GpuUse()))
             for m in tree.members
         ]
+        placed = ranked(tree, seen)
         attachable = None
         if all(m.process.zombie for m in tree.members):
             if all(use.mem_bytes is None for _, use in placed):
                 return None
             attachable = zombie_note(root, next(use for _, use in placed if use.mem_bytes is not None))
         urls, urls_from, notes = self._addresses(tree, facts)
+        if placed != seen:
+            notes += (RANKS_BY_GPU,)
+        if any(use.source == "inferred" for _, use in placed):
+            notes += (INFERRED_NOTE,)
         servers, root_role = tree.api_servers, None
-        if urls_from == "socket" and servers is None:
+        if urls_from in ("socket", "network") and servers is None:
             servers, root_role = 1, "api-server"
         return Target(
             key=key,
@@ -164,7 +174,7 @@ class DiscoverySource:
             state=process.state,
             start_s=self._proc.start_s(process.start_ticks),
             note=zombie_note(process, use) if process.zombie else use.note,
-            container_pid=self._container_pid(process) if facts.container else None,
+            container_pid=self._container_pid(process),
         )
 
     def _addresses(self, tree: Tree, facts: _Facts) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]:
@@ -172,10 +182,11 @@ class DiscoverySource:
         launch = tree.launch
         if launch is not None and launch.no_http:
             return (), None, (f"no metrics: {launch.no_http}",)
+        servers = [m.process for m in tree.members if m.role == "api-server" or m.process is tree.root]
+        servers = [process for process in servers if not process.zombie]
         if facts.same_network is False:
-            port = f" on port {launch.port}" if launch and launch.port else ""
-            note = f"it listens{port} in a network of its own (a container): give an address that reaches it with --url"
-            return (), None, (note,)
+            url = self._other_ports.url(servers)
+            return ((url,), "network", ()) if url is not None else ((), None, (_own_network(tree),))
         if launch is not None and launch.urls:
             return launch.urls, "argv", ()
         # A server titled with a rank has a port of its own.
@@ -184,8 +195,7 @@ class DiscoverySource:
             urls = tuple(dict.fromkeys(url for process in of_ranks if (url := self._ports.url([process])) is not None))
             if urls:
                 return urls, "socket", ()
-        servers = [m.process for m in tree.members if m.role == "api-server" or m.process is tree.root]
-        url = self._ports.url([process for process in servers if not process.zombie])
+        url = self._ports.url(servers)
         if url is not None:
             return (url,), "socket", ()
         where = f", and {launch.config_file} is not read" if launch and launch.config_file else ""
@@ -197,16 +207,16 @@ class DiscoverySource:
         facts = self._facts.get(key)
         now_s = self._clock.mono()
         if facts is None or (facts.again_s is not None and now_s >= facts.again_s):
-            inside = container.container_of(self._proc, root.pid)
             packages = ENGINES[tree.engine].packages
-            version = installed_version(self._proc, root.pid, root.argv, packages, same_files=inside is None)
+            same_files = namespaces.same_files(self._proc, root.pid)
+            version = installed_version(self._proc, root.pid, root.argv, packages, same_files)
             starting = self._clock.wall() - self._proc.start_s(root.start_ticks) < STARTING_S
             facts = _Facts(
                 again_s=now_s + AGAIN_S if packages and version is None and starting else None,
                 version=version,
-                container=inside,
+                container=container_of(self._proc, root.pid),
                 user=user_of(self._proc, root.pid),
-                same_network=container.same_network(self._proc, root.pid),
+                same_network=namespaces.same_network(self._proc, root.pid),
             )
             self._facts[key] = facts
         return facts
@@ -214,7 +224,7 @@ class DiscoverySource:
     def _container_pid(self, process: Process) -> int | None:
         key = (process.pid, process.start_ticks)
         if key not in self._inner_pids:
-            self._inner_pids[key] = container.container_pid(self._proc, process.pid)
+            self._inner_pids[key] = namespaces.container_pid(self._proc, process.pid)
         return self._inner_pids[key]
 
     def _plausible(self, process: Process) -> bool:
@@ -230,6 +240,7 @@ class DiscoverySource:
     def _forget_all_but(self, alive: set[tuple[int, int]]) -> None:
         self._inference.begin(alive)
         self._ports.forget_all_but(alive)
+        self._other_ports.forget_all_but(alive)
         self._torch.forget_all_but(alive)
         self._facts = {key: facts for key, facts in self._facts.items() if key[:2] in alive}
         self._inner_pids = {key: pid for key, pid in self._inner_pids.items() if key in alive}
@@ -241,3 +252,13 @@ class DiscoverySource:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _own_network(tree: Tree) -> str:
+    """Why a server in another network has no address here, and what to do."""
+    port = f" on port {tree.launch.port}" if tree.launch is not None and tree.launch.port else ""
+    return (
+        f"it listens{port} in a network of its own (a container), and no address was found that leads there: "
+        f"give one with --pid {tree.root.pid} --url URL, or run as root: "
+        f"nsenter -n -t {tree.root.pid} gputop-llm --pid {tree.root.pid}"
+    )

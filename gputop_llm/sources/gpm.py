@@ -105,7 +105,7 @@ class GpmReader:
     def _sample(self, now: float) -> tuple[Gpm | None, dict[str, str]]:
         lib = self._asker.lib
         if not self._samples and not lib.nvmlGpmQueryDeviceSupport(self._asker.handle).isSupportedDevice:
-            reason = "not available in a vGPU guest" if self._asker.vgpu else "needs a Hopper or newer GPU"
+            reason = f"not available {self._asker.place}" if self._asker.place else "needs a Hopper or newer GPU"
             return self._fail(f"{reason} (GPM)", lasting=True)
         while len(self._samples) < 2:
             self._samples.append(lib.nvmlGpmSampleAlloc())

@@ -14,12 +14,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gputop_llm.model import GpuNode
+from gputop_llm.model import Gpu, GpuNode
 from gputop_llm.sources.procfs import ProcFs, printable
 from gputop_llm.sources.vllm_processes import Member, Tree, read_title
 
+INFERRED_NOTE = (
+    "NVML does not name its PIDs here: its GPUs are inferred from open device files, CUDA_VISIBLE_DEVICES and ranks, "
+    "and how much of their memory is its own isn't known"
+)
 NEEDS_RIGHTS = "needs root or the same user"
 
+_WINDOWS_DRIVER = "/dev/dxg"
 _DEVICE = re.compile(r"/dev/nvidia(\d+)$")
 _MINOR = re.compile(r"Device Minor:\s*(\d+)")
 _UUID = re.compile(r"GPU UUID:\s*(\S+)")
@@ -89,7 +94,7 @@ class GpuInference:
     def opens_gpu(self, pid: int) -> bool | None:
         """True if the process has an NVIDIA device (under WSL: the Windows driver) open; None if that can't be seen."""
         try:
-            return any(name.startswith(("/dev/nvidia", "/dev/dxg")) for name in self._proc.open_files(pid))
+            return any(name.startswith(("/dev/nvidia", _WINDOWS_DRIVER)) for name in self._proc.open_files(pid))
         except OSError:
             return None
 
@@ -118,6 +123,8 @@ class GpuInference:
             names = self._proc.open_files(pid)
         except OSError:
             return None
+        if _WINDOWS_DRIVER in names and node is not None and len(node.gpus) == 1:
+            return {node.gpus[0].index}
         minors = {int(found[1]) for name in names if (found := _DEVICE.match(name))}
         if not minors or node is None or not node.gpus:
             return minors
@@ -155,7 +162,7 @@ class GpuInference:
         text = environ.get("CUDA_VISIBLE_DEVICES")
         if text is None:
             known = "PATH" in environ or len(node.gpus) == 1
-            return ([(gpu.index, None) for gpu in node.gpus] if known else None), False
+            return ([(gpu.index, _only_instance(gpu)) for gpu in node.gpus] if known else None), False
         mixed = len({gpu.name for gpu in node.gpus}) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
         return resolve_visible(text, node, mixed), text != root.get("CUDA_VISIBLE_DEVICES")
 
@@ -178,12 +185,18 @@ def resolve_visible(text: str, node: GpuNode, mixed: bool = False) -> list[tuple
                 return None
             if int(name) >= len(node.gpus):
                 break
-            visible.append((node.gpus[int(name)].index, None))
+            gpu = node.gpus[int(name)]
+            visible.append((gpu.index, _only_instance(gpu)))
         elif (place := _named(name, node)) is not None:
             visible.append(place)
         else:
             break
     return visible
+
+
+def _only_instance(gpu: Gpu) -> int | None:
+    """The MIG instance where there is but one: a container sees only those that it may use."""
+    return gpu.mig_instances[0].gpu_instance if len(gpu.mig_instances) == 1 else None
 
 
 def _named(name: str, node: GpuNode) -> tuple[int, int | None] | None:
@@ -208,7 +221,8 @@ def _computes(tree: Tree, member: Member) -> bool:
     workers = [m for m in tree.members if m.role == "worker"]
     if member.role == "engine-core":
         # Before titles came (V0), the engine process was the first worker itself.
-        return read_title(member.process) is None or all(w.process.ppid != member.process.pid for w in workers)
+        own = [w for w in workers if w.process.ppid == member.process.pid or w.process.title.startswith("ray::")]
+        return read_title(member.process) is None or not own
     if member.process.pid != tree.root.pid:
         return False
     return (tree.launch is not None and tree.launch.engine_in_root) or len(tree.members) == 1

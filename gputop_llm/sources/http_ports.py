@@ -22,6 +22,8 @@ LAST_RETRY_S = 300.0
 LIST_EVERY_S = 6.0
 MAX_PROBES = 6
 
+Place = tuple[str, int]
+
 
 @dataclass(slots=True)
 class _Known:
@@ -38,13 +40,25 @@ class PortFinder:
     Args:
         probe: says whether the /metrics of a base URL answers as an engine's, within bounded time.
         stop: no further probe is begun once it is set.
+        places: where a process may be asked; raises OSError when that can't be seen.
+        leads_to: says whether such a place is that process's indeed, within bounded time.
     """
 
-    def __init__(self, proc: ProcFs, probe: Callable[[str], bool], clock: Clock, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        proc: ProcFs,
+        probe: Callable[[str], bool],
+        clock: Clock,
+        stop: threading.Event,
+        places: Callable[[ProcFs, int], list[Place]] = listening,
+        leads_to: Callable[[ProcFs, int, Place], bool] = lambda *_: True,
+    ) -> None:
         self._proc = proc
         self._probe = probe
         self._clock = clock
         self._stop = stop
+        self._places = places
+        self._leads_to = leads_to
         self._known: dict[tuple[int, int], _Known] = {}
 
     def url(self, processes: Sequence[Process]) -> str | None:
@@ -64,7 +78,7 @@ class PortFinder:
 
     def _ask(self, pid: int, known: _Known) -> None:
         try:
-            places = listening(self._proc, pid)
+            places = self._places(self._proc, pid)
         except OSError:
             return
         probes = 0
@@ -78,7 +92,7 @@ class PortFinder:
                 return
             probes += 1
             url = base_url(*place)
-            if self._probe(url):
+            if self._leads_to(self._proc, pid, place) and self._probe(url):
                 known.url = url
                 return
             known.silent[place] = (self._clock.mono() + pause_s, min(2 * pause_s, LAST_RETRY_S))

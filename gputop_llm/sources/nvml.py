@@ -14,7 +14,16 @@ from typing import Any
 from gputop_llm.clock import Clock, SystemClock
 from gputop_llm.model.gpu import Gpu, GpuNode, GpuPair
 from gputop_llm.sources import nvml_driver, nvml_topology
-from gputop_llm.sources.nvml_errors import DRIVER_GONE, LOST, DriverGone, GpuLost, code_of, failures, plain
+from gputop_llm.sources.nvml_errors import (
+    DRIVER_GONE,
+    LIBRARY_NOT_FOUND,
+    LOST,
+    DriverGone,
+    GpuLost,
+    code_of,
+    failures,
+    plain,
+)
 from gputop_llm.sources.nvml_gpu import GpuReader, lost_gpu
 from gputop_llm.sources.nvml_xid import XidWatch
 
@@ -39,11 +48,14 @@ class NvmlSource:
         clock: Clock = _CLOCK,
         meminfo_path: Path = Path("/proc/meminfo"),
         version_path: Path = Path("/proc/driver/nvidia/version"),
+        dxg_path: Path = Path("/dev/dxg"),
     ) -> None:
         self._lib = lib
         self._clock = clock
         self._meminfo_path = meminfo_path
         self._version_path = version_path
+        # Windows' driver is reached through this device, and no other system has it.
+        self._wsl = dxg_path.exists()
         self._xids = XidWatch(clock)
         self._readers: dict[int, GpuReader] = {}
         self._dead: dict[int, Gpu] = {}
@@ -90,7 +102,7 @@ class NvmlSource:
                 self._node = GpuNode(problem=nvml_driver.NO_PACKAGE)
                 return
         try:
-            self._lib.nvmlInit()
+            self._initialise(self._lib)
             self._up = True
             count = int(self._lib.nvmlDeviceGetCount())
         except failures(self._lib) as error:
@@ -107,6 +119,15 @@ class NvmlSource:
         self._xids.open(self._lib, self._handles())
         self._pairs, self._has_read = None, False
 
+    def _initialise(self, lib: ModuleType) -> None:
+        try:
+            lib.nvmlInit()
+        except failures(lib) as error:
+            again = self._wsl and code_of(error) == LIBRARY_NOT_FOUND
+            if not (again and nvml_driver.load_from(nvml_driver.WSL_LIBRARY)):
+                raise
+            lib.nvmlInit()
+
     def _open(self, lib: ModuleType, index: int) -> None:
         try:
             handle = lib.nvmlDeviceGetHandleByIndex(index)
@@ -117,7 +138,9 @@ class NvmlSource:
             why = str(error) if code is None else plain(code)
             self._dead[index] = lost_gpu(Gpu(index=index), why, self._xids.events(index), lost=code in LOST)
         else:
-            self._readers[index] = GpuReader(lib, index, handle, self._clock, self._node.driver, self._meminfo_path)
+            self._readers[index] = GpuReader(
+                lib, index, handle, self._clock, self._node.driver, self._meminfo_path, self._wsl
+            )
 
     def _read(self) -> GpuNode:
         self._xids.poll()
@@ -141,6 +164,7 @@ class NvmlSource:
             driver=self._node.driver,
             cuda=self._node.cuda,
             vgpu_guest=any(reader.vgpu_guest for reader in self._readers.values()),
+            wsl=self._wsl,
             pairs=self._pairs or (),
         )
 
@@ -168,7 +192,7 @@ class NvmlSource:
     def _fail(self, lib: ModuleType, error: Exception) -> None:
         self._node = GpuNode(
             driver=nvml_driver.loaded_version(self._version_path),
-            problem=nvml_driver.problem(error, lib, self._version_path, replaced=self._worked),
+            problem=nvml_driver.problem(error, lib, self._version_path, replaced=self._worked, wsl=self._wsl),
         )
         self._stop()
 

@@ -44,7 +44,7 @@ class Asker:
         self.failures = failures(lib)
         self.handle = handle
         self.clock = clock
-        self.vgpu = False
+        self.place: str | None = None
         self.missing: dict[str, str] = {}
         self.prefix = prefix
         self._now_s = clock.mono()
@@ -127,7 +127,7 @@ class Asker:
         Raises:
             DriverGone, GpuLost: it costs more than that.
         """
-        return judge(error, self.vgpu)
+        return judge(error, self.place)
 
 
 _NOT_AVAILABLE = frozenset({2**64 - 1, 2**32 - 1})

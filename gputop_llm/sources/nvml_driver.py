@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +19,21 @@ from gputop_llm.sources.nvml_errors import (
     plain,
 )
 
+WSL_LIBRARY = Path("/usr/lib/wsl/lib/libnvidia-ml.so.1")
 NO_PACKAGE = "the Python package nvidia-ml-py can't be imported, so GPUs can't be read; install it beside gputop-llm"
 NO_GPU = "the NVIDIA driver runs but shows no GPU here; in a container, check that the devices are passed in"
+
+
+def load_from(library: Path) -> bool:
+    """Loads a libnvidia-ml that no search path names, so that nvidia-ml-py finds it by its name; False if it can't be.
+
+    Under WSL it lies with Windows' other libraries, where only some distributions look.
+    """
+    try:
+        ctypes.CDLL(str(library))
+    except OSError:
+        return False
+    return True
 
 
 def loaded_version(path: Path) -> str | None:
@@ -55,17 +69,20 @@ def cuda_version(lib: ModuleType) -> str | None:
     return None
 
 
-def problem(error: Exception, lib: ModuleType, version_path: Path, replaced: bool) -> str:
+def problem(error: Exception, lib: ModuleType, version_path: Path, replaced: bool, wsl: bool) -> str:
     """Why NVML can't be used, as one sentence with what to do.
 
     Args:
         replaced: NVML worked earlier in this process, so its library may be older than the one on disk.
+        wsl: this is Linux under Windows.
     """
     code = code_of(error)
     if code is None:
         return f"NVML did not start: {error}"
     if code == LIB_RM_VERSION_MISMATCH:
         return _mismatch(lib, version_path, replaced)
+    if code == LIBRARY_NOT_FOUND and wsl:
+        return f"no NVIDIA driver library ({WSL_LIBRARY}); install NVIDIA's driver in Windows, not in WSL"
     if code == LIBRARY_NOT_FOUND:
         return "no NVIDIA driver library on this machine (libnvidia-ml.so.1 was not found), so there is no GPU to read"
     if code == DRIVER_NOT_LOADED:

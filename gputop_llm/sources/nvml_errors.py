@@ -86,11 +86,15 @@ class Implausible(Exception):
     """The driver answered with something that can't be a reading; the message says what."""
 
 
-def plain(code: int, vgpu: bool = False) -> str:
-    """The meaning of an NVML return code in words, with its name in brackets."""
+def plain(code: int, place: str | None = None) -> str:
+    """The meaning of an NVML return code in words, with its name in brackets.
+
+    Args:
+        place: where the GPU is reached by a go-between that answers less ("in a vGPU guest"); None: directly.
+    """
     name, words = _TABLE.get(code, (f"NVML error {code}", "the driver refused"))
-    if vgpu and code == NOT_SUPPORTED:
-        words = "not available in a vGPU guest"
+    if place is not None and code == NOT_SUPPORTED:
+        words = f"not available {place}"
     return f"{words} ({name})"
 
 
@@ -118,11 +122,12 @@ def code_of(error: Exception) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def judge(error: Exception | int, vgpu: bool = False) -> str:
+def judge(error: Exception | int, place: str | None = None) -> str:
     """The reason, in words, of a failure that costs one field.
 
     Args:
         error: one of `failures`, or a bare return code.
+        place: as in `plain`.
 
     Raises:
         DriverGone, GpuLost: it costs more than that.
@@ -134,7 +139,7 @@ def judge(error: Exception | int, vgpu: bool = False) -> str:
         raise DriverGone(code)
     if code in LOST:
         raise GpuLost(code)
-    return plain(code, vgpu)
+    return plain(code, place)
 
 
 def lasts(error: Exception | int) -> bool:

@@ -35,6 +35,8 @@ _COSTLY_S = 10.0
 
 _MIG_LOOK_S = 10.0
 _VGPU_GUEST = 2
+# A GeForce lacks much of it without WSL, too.
+_WSL = "on this GPU, or not under WSL"
 _ARCHITECTURES = {
     2: "Kepler",
     3: "Maxwell",
@@ -119,16 +121,25 @@ class GpuReader:
 
     Args:
         driver: the driver's version, which decides on the numbers of some counters.
+        wsl: the driver is Windows', which answers less.
     """
 
     def __init__(
-        self, lib: ModuleType, index: int, handle: Any, clock: Clock, driver: str | None, meminfo_path: Path
+        self,
+        lib: ModuleType,
+        index: int,
+        handle: Any,
+        clock: Clock,
+        driver: str | None,
+        meminfo_path: Path,
+        wsl: bool = False,
     ) -> None:
         self.index = index
         self.handle = handle
         self.vgpu_guest = False
         self._clock = clock
         self._meminfo_path = meminfo_path
+        self._wsl = wsl
         self._asker = Asker(lib, handle, clock)
         self._fields = FieldReader(self._asker)
         self._counters = counter_fields(driver)
@@ -149,7 +160,8 @@ class GpuReader:
         """
         ask = self._asker
         ask.begin()
-        self.vgpu_guest = ask.vgpu = ask.ask((), ("nvmlDeviceGetVirtualizationMode",), every_s=ONCE) == _VGPU_GUEST
+        self.vgpu_guest = ask.ask((), ("nvmlDeviceGetVirtualizationMode",), every_s=ONCE) == _VGPU_GUEST
+        ask.place = "in a vGPU guest" if self.vgpu_guest else _WSL if self._wsl else None
         integrated = self._identity.integrated
         values: dict[str, Any] = {}
         for field, every_s, read, calls in _ROWS:

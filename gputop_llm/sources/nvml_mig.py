@@ -46,7 +46,7 @@ class MigReader:
             handle = self._handle(index)
             if handle is not None:
                 asker = Asker(self._parent.lib, handle, self._parent.clock, f"mig_instances[{len(found)}].")
-                asker.vgpu = self._parent.vgpu
+                asker.place = self._parent.place
                 found.append(asker)
         return found
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 GONE = (FileNotFoundError, ProcessLookupError)
-INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h
+# PROC_PID_INIT_INO and PROC_UTS_INIT_INO in the kernel's include/linux/proc_ns.h
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+INITIAL_UTS_NAMESPACE = "uts:[4026531838]"
 
 _CHUNK_BYTES = 4096
 _CMDLINE_MAX_BYTES = 64 * 1024

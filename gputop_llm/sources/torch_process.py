@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gputop_llm.clock import Clock
-from gputop_llm.sources import container
 from gputop_llm.sources.dist_info import installed_version
+from gputop_llm.sources.namespaces import same_files
 from gputop_llm.sources.process_table import Process
 from gputop_llm.sources.procfs import ProcFs
 
@@ -43,6 +43,6 @@ class TorchProcesses:
                 return None
         except OSError:
             return None
-        outside = container.container_of(self._proc, process.pid) is None
-        version = installed_version(self._proc, process.pid, process.argv, ("torch",), same_files=outside)
+        same = same_files(self._proc, process.pid)
+        version = installed_version(self._proc, process.pid, process.argv, ("torch",), same_files=same)
         return f"PyTorch {version}" if version else "PyTorch"

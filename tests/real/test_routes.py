@@ -20,7 +20,8 @@ from gputop_llm.capture.inject import mapped_clients
 from gputop_llm.capture.plan import Plan, make_plan
 from gputop_llm.cli import main
 from gputop_llm.config import Config
-from gputop_llm.model import Target, TargetProcess
+from gputop_llm.model import Gpu, GpuNode, GpuProcess, Target, TargetProcess
+from gputop_llm.sources.discover import DiscoverySource
 from gputop_llm.sources.nvml import NvmlSource
 from gputop_llm.timeline.model import Kind
 from gputop_llm.timeline.read import read_capture
@@ -84,6 +85,17 @@ def busy_torch(engine_venv, *words, **environ):
 def goes_on(process):
     before = int(process.stdout.readline().split()[0])
     return until(lambda: int(process.stdout.readline().split()[0]) > before)
+
+
+def test_a_torch_process_of_no_engine_is_recognised_with_its_version(engine_venv):
+    (installed,) = engine_venv.glob("lib/python3*/site-packages/torch-*.dist-info")
+    with busy_torch(engine_venv) as process:
+        node = GpuNode((Gpu(0, processes=(GpuProcess(process.pid, "compute", 1 << 30, None, None),)),))
+        found = DiscoverySource(lambda: node, lambda url: False).poll().targets
+    (target,) = (one for one in found if one.root_pid == process.pid)
+
+    assert (target.engine, target.gpus, target.attachable) == ("cuda", (0,), None)
+    assert target.notes == (f"PyTorch {installed.name.removesuffix('.dist-info').partition('-')[2]}",)
 
 
 def test_a_busy_torch_process_is_recorded_with_all_its_threads(engine_venv, captures):

@@ -8,7 +8,7 @@ import pytest
 
 from gputop_llm.config import Config
 from gputop_llm.follow import Follower, describe
-from gputop_llm.model import Target, TargetProcess
+from gputop_llm.model import NO_PROCESS_DATA, Target, TargetProcess
 from tests.support.fake_sources import a_target
 
 ONE, OTHER = a_target(4711, 8000), a_target(5000, 8001, model="org/model-b")
@@ -100,9 +100,18 @@ def test_a_url_of_no_local_engine_is_a_target_without_processes(url):
     follower = Follower(Config(url=url))
     targets = follower.with_url_target((ONE,))
     assert [t.urls for t in targets] == [ONE.urls, (url,)]
-    assert targets[1].processes == ()
+    assert (targets[1].processes, targets[1].remote) == ((), True)
+    assert targets[1].notes[0].startswith(NO_PROCESS_DATA)
     follower.update(targets)
     assert follower.focus == targets[1].key == f"url:{url}"
+
+
+def test_a_url_beside_a_pid_is_that_process_s_wherever_it_leads():
+    contained = replace(ONE, urls=(), urls_from=None)
+    (target, other) = Follower(Config(url="http://10.0.0.7:80", pid=4711)).with_url_target((contained, OTHER))
+    assert (target.urls, target.urls_from, target.pids) == (("http://10.0.0.7:80",), "flag", ONE.pids)
+    assert other == OTHER
+    assert not target.remote
 
 
 def test_no_target_knows_the_password_or_token_of_a_url():

@@ -7,9 +7,8 @@ import pytest
 from gputop_llm.model import Latency, Quantile
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import bar, beside, fit, joined, pad, plain, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import quantile_text, small_pct
+from gputop_llm.tui.panels.common import quantile_text, ranges, small_pct
 from gputop_llm.tui.panels.engine import nice_top
-from gputop_llm.tui.panels.frame_edges import ranges
 from gputop_llm.tui.panels.gpu_words import amount_text, as_many, flow_text
 from gputop_llm.tui.panels.latency import latency_table
 from gputop_llm.tui.trails import Trails

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from gputop_llm.model import Frame, Latency, Part, Quantile, Target
+from gputop_llm.model import NO_PROCESS_DATA, Frame, Latency, Part, Quantile, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, Run
 from gputop_llm.units import DASH, number, seconds, uptime
@@ -43,7 +43,31 @@ def target_name(target: Target) -> str:
     """An engine by name and model, a CUDA process by its command line."""
     if target.engine == "cuda":
         return printable(" ".join(target.argv)) or (target.processes[0].title if target.processes else "CUDA process")
+    if target.remote:
+        return f"engine at {address(target.urls[0])}"
     return f"{engine_name(target.engine)} {printable(target.model or '')}".rstrip()
+
+
+def gpus_text(target: Target) -> str:
+    """Which GPUs it uses: "0-3", "0 MIG2"."""
+    instances = sorted({p.mig_instance for p in target.processes if p.mig_instance is not None})
+    return " ".join((ranges(target.gpus), *(f"MIG{instance}" for instance in instances)))
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """ "0-3,6" for (0, 1, 2, 3, 6)."""
+    if not numbers:
+        return DASH
+    parts: list[str] = []
+    start = last = numbers[0]
+    for value in (*numbers[1:], None):
+        if value is not None and value == last + 1:
+            last = value
+            continue
+        parts.append(str(start) if start == last else f"{start}-{last}")
+        if value is not None:
+            start = last = value
+    return ",".join(parts)
 
 
 def spaced(name: str) -> str:
@@ -56,6 +80,12 @@ def small_pct(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def elsewhere(frame: Frame) -> str | None:
+    """What is said beside this machine's own figures while a remote engine is watched."""
+    target = frame.focused
+    return f"of this machine: {NO_PROCESS_DATA}" if target and target.remote else None
 
 
 def part_state(part: Part[T], period_s: float) -> Line:

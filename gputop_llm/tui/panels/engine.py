@@ -8,7 +8,7 @@ from gputop_llm.model import EngineFrame, EngineLive, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import address, engines_of, labelled, small_pct, spaced, target_name
+from gputop_llm.tui.panels.common import address, engines_of, gpus_text, labelled, small_pct, spaced, target_name
 from gputop_llm.tui.panels.latency import latency_table, models_table
 from gputop_llm.tui.panels.limits import in_short
 from gputop_llm.tui.trails import Trails
@@ -127,7 +127,7 @@ def _candidate(frame: Frame, target: Target, width: int) -> Line:
             labelled("waiting", number(live.waiting)),
             labelled("out", f"{number(live.generation_tokens_per_s)} tok/s"),
             labelled("pid", str(target.root_pid) if target.root_pid is not None else DASH),
-            labelled("GPUs", ",".join(map(str, target.gpus)) or DASH),
+            labelled("GPUs", gpus_text(target)),
         ],
         width,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gputop_llm.model import Frame, Target
+from gputop_llm.model import NO_PROCESS_DATA, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, Run, cells, fit, joined, pad, width_of
-from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, labelled, period_text
+from gputop_llm.tui.panels.common import address, clock_text, engine_name, engines_of, gpus_text, labelled, period_text
 from gputop_llm.units import DASH, uptime
 
 
@@ -58,13 +58,17 @@ def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
         parts.append(labelled("pid", DASH if target.root_pid is None else str(target.root_pid)))
     else:
         parts.append(labelled("at", address(target.urls[0])))
-    parts.append(labelled("GPU", ranges(target.gpus)))
+    if target.remote:
+        parts.append([(NO_PROCESS_DATA, "dim")])
+        return parts
+    parts.append(labelled("GPU", gpus_text(target)))
     engines = engines_of(frame)
     if len(engines) > 1:
         parts.append([(f"1 of {len(engines)} engines", "dim")])
     parts.append(labelled("up", uptime(age_s)))
     if target.container:
-        parts.append([(printable(target.container), "dim")])
+        # Whoever looks for the pod doesn't need the container's number.
+        parts.append([(printable(target.container.rpartition(", ")[2]), "dim")])
     if target.user:
         parts.append([(printable(target.user), "dim")])
     return parts
@@ -90,22 +94,6 @@ def short_model(target: Target) -> str:
     """The model's name; of a path only the last part."""
     model = target.model or ""
     return model.rstrip("/").rsplit("/", 1)[-1] or model if model.startswith("/") else model
-
-
-def ranges(numbers: tuple[int, ...]) -> str:
-    """ "0-3,6" for (0, 1, 2, 3, 6)."""
-    if not numbers:
-        return DASH
-    parts: list[str] = []
-    start = last = numbers[0]
-    for value in (*numbers[1:], None):
-        if value is not None and value == last + 1:
-            last = value
-            continue
-        parts.append(str(start) if start == last else f"{start}-{last}")
-        if value is not None:
-            start = last = value
-    return ",".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

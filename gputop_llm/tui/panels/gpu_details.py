@@ -9,7 +9,7 @@ from typing import Any
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, beside, fit, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import clock_text, reason_for, spaced
+from gputop_llm.tui.panels.common import clock_text, reason_for, spaced, target_name
 from gputop_llm.units import DASH, pct, rate, size
 
 LABEL = 26
@@ -148,8 +148,9 @@ def gpu_details(frame: Frame, gpu: Gpu, width: int) -> list[Line]:
             _row("driver", printable(node.driver or DASH), ""),
             _row("CUDA", printable(node.cuda or DASH), ""),
             _row("vGPU guest", _yes_no(node.vgpu_guest), ""),
+            *([_row("under WSL", "yes", "")] if node.wsl else []),
         ]
-    sections += [_throttle(gpu), _xids(gpu), _processes(gpu), _mig(gpu)]
+    sections += [_throttle(gpu), _xids(gpu), _processes(frame, gpu), _mig(gpu)]
     return in_columns([s for s in sections if s], width)
 
 
@@ -228,18 +229,21 @@ def _xids(gpu: Gpu) -> list[Line]:
     return [*lines, *([(f"▲ Xid {x.xid} at {clock_text(x.at_s)}", "warn")] for x in gpu.xids)]
 
 
-def _processes(gpu: Gpu) -> list[Line]:
+def _processes(frame: Frame, gpu: Gpu) -> list[Line]:
     lines = [_heading("Processes that NVML lists")]
     if gpu.processes is None:
         return [*lines, _row("processes", DASH, reason_for(gpu.missing, "processes"))]
     if not gpu.processes:
         return [*lines, [("none", "dim")]]
+    found = frame.targets.value.targets if frame.targets.value else ()
+    whose = {p.nvml_pid: target_name(target) for target in found for p in target.processes if p.nvml_pid is not None}
     for process in gpu.processes:
         instance = "" if process.gpu_instance is None else f"  MIG {process.gpu_instance}"
+        owner = f"  {whose[process.pid]}" if process.pid in whose else ""
         lines.append(
             [
                 (pad(f"pid {process.pid}", 14), ""),
-                (f"{process.kind}  {size(process.mem_bytes)}  SM {pct(process.sm_util_pct)}{instance}", ""),
+                (f"{process.kind}  {size(process.mem_bytes)}  SM {pct(process.sm_util_pct)}{instance}{owner}", ""),
             ]
         )
     return lines

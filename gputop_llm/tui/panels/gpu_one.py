@@ -21,6 +21,7 @@ from gputop_llm.tui.panels.gpu_words import (
     power_text,
     throttle_reasons,
     value_role,
+    watched_slice,
 )
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH, pct, uptime
@@ -74,6 +75,11 @@ def _title(frame: Frame, gpu: Gpu, trails: Trails, shape: _Shape, width: int) ->
     title: Line = [(f"GPU {gpu.index}", "title"), (f" {printable(gpu.name or 'unknown model')}", "")]
     for flag in flags(gpu):
         title += [("  ", ""), (flag, "warn")]
+    node = frame.gpus.value
+    if node is not None and (node.vgpu_guest or node.wsl):
+        title.append((f"  {'vGPU guest' if node.vgpu_guest else 'WSL'}: 2 says what can't be known", "dim"))
+    if (part := watched_slice(frame, gpu)) is not None:
+        title.append((f"  {part}", "strong"))
     state = part_state(frame.gpus, frame.period_s)
     if state:
         return rule(title, width, state)

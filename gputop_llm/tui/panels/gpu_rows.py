@@ -9,7 +9,16 @@ from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, rule
 from gputop_llm.tui.panels.common import labelled, part_state
-from gputop_llm.tui.panels.gpu_words import METERS, as_many, flags, flow_text, link_name, throttle_reasons, value_role
+from gputop_llm.tui.panels.gpu_words import (
+    METERS,
+    as_many,
+    flags,
+    flow_text,
+    link_name,
+    throttle_reasons,
+    value_role,
+    watched_slice,
+)
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH
 
@@ -58,8 +67,8 @@ def many_gpus(frame: Frame, gpus: tuple[Gpu, ...], trails: Trails, width: int, h
     keys: dict[int, str] = {}
     for gpu in shown:
         keys[len(lines)] = f"gpu:{gpu.index}"
-        lines.append(_row(gpu, shape))
-        for line in _histories(gpu, trails, shape):
+        lines.append(_row(frame, gpu, shape))
+        for line in _histories(frame, gpu, trails, shape):
             keys[len(lines)] = f"gpu:{gpu.index}"
             lines.append(line)
     if len(shown) < len(gpus):
@@ -99,7 +108,7 @@ def ruled(titles: list[tuple[int, str]], width: int) -> Line:
     return line
 
 
-def _row(gpu: Gpu, shape: _Shape) -> Line:
+def _row(frame: Frame, gpu: Gpu, shape: _Shape) -> Line:
     line: Line = [(pad(str(gpu.index), INDEX - 1, right=True) + " ", "strong")]
     for meter in METERS:
         value = meter.read(gpu)
@@ -110,16 +119,16 @@ def _row(gpu: Gpu, shape: _Shape) -> Line:
         text = DASH if value is None else f"{value:.0f}"
         line.append((pad(text, width, right=True), "dim" if value is None else ""))
     if shape.rest:
-        troubles = _troubles(gpu, shape.rest)
+        troubles = _troubles(frame, gpu, shape.rest)
         line += [("  ", ""), *(_links(gpu, shape.rest) if shape.rows > 1 or not troubles else troubles)]
     return fit(line, shape.width)
 
 
-def _troubles(gpu: Gpu, width: int) -> Line:
+def _troubles(frame: Frame, gpu: Gpu, width: int) -> Line:
     words = [*flags(gpu), *(f"▲ {reason}" for reason in throttle_reasons(gpu))]
     if words:
         return [(as_many(words, width), "warn")]
-    return [("MIG", "dim")] if gpu.mig_enabled else []
+    return [(watched_slice(frame, gpu) or "MIG", "dim")] if gpu.mig_enabled else []
 
 
 def _links(gpu: Gpu, width: int) -> Line:
@@ -130,7 +139,7 @@ def _links(gpu: Gpu, width: int) -> Line:
     return joined(parts, width)
 
 
-def _histories(gpu: Gpu, trails: Trails, shape: _Shape) -> list[Line]:
+def _histories(frame: Frame, gpu: Gpu, trails: Trails, shape: _Shape) -> list[Line]:
     """The history of each meter below it, and what is wrong below the rest: these rows change seldom."""
     rows = shape.rows - 1
     if not rows:
@@ -150,6 +159,6 @@ def _histories(gpu: Gpu, trails: Trails, shape: _Shape) -> list[Line]:
         for meter, texts in zip(METERS, drawn, strict=True):
             line += [(texts[row], meter.role), ("  ", "")]
         if row == 0:
-            line += [(" ", ""), *_troubles(gpu, shape.width - shape.meters - 2)]
+            line += [(" ", ""), *_troubles(frame, gpu, shape.width - shape.meters - 2)]
         lines.append(fit(line, shape.width))
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gputop_llm.model import Gpu
+from gputop_llm.model import Frame, Gpu
 from gputop_llm.tui.panels.common import spaced
 from gputop_llm.units import DASH, rate, size
 
@@ -66,6 +66,17 @@ def power_text(gpu: Gpu) -> str:
     if gpu.power_w is None:
         return DASH
     return f"{gpu.power_w:.0f} W" if gpu.power_limit_w is None else f"{gpu.power_w:.0f} of {gpu.power_limit_w:.0f} W"
+
+
+def watched_slice(frame: Frame, gpu: Gpu) -> str | None:
+    """The MIG instance that the watched engine is on: "MIG2 36.2 of 39.5 GiB"; None without, or on several."""
+    target = frame.focused
+    own = {p.mig_instance for p in (target.processes if target else ()) if gpu.index in p.gpus}
+    instances = [part for part in gpu.mig_instances if part.gpu_instance in own - {None}]
+    if len(instances) != 1:
+        return None
+    (part,) = instances
+    return f"MIG{part.gpu_instance} {amount_text(part.mem_used_bytes, part.mem_total_bytes)}"
 
 
 def throttle_reasons(gpu: Gpu) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gputop_llm.model import Frame
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Block, rule, wrapped
+from gputop_llm.tui.draw import Block, fit, rule, wrapped
+from gputop_llm.tui.panels.common import elsewhere
 from gputop_llm.tui.panels.gpu_one import one_gpu
 from gputop_llm.tui.panels.gpu_rows import many_gpus
 from gputop_llm.tui.trails import Trails
@@ -15,9 +16,16 @@ def gpu_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block:
     node = frame.gpus.value
     if node is None or node.problem is not None or not node.gpus:
         return _no_gpus(frame, width, height)
+    words = elsewhere(frame)
+    rows = height if words is None else height - 1
     if len(node.gpus) == 1:
-        return one_gpu(frame, node.gpus[0], trails, width, height)
-    return many_gpus(frame, node.gpus, trails, width, height)
+        block = one_gpu(frame, node.gpus[0], trails, width, rows)
+    else:
+        block = many_gpus(frame, node.gpus, trails, width, rows)
+    if words is None:
+        return block
+    told = fit([(f"▲ GPUs {words}", "warn")], width)
+    return Block([told, *block.lines], {at + 1: key for at, key in block.keys.items()})
 
 
 def _no_gpus(frame: Frame, width: int, height: int) -> Block:

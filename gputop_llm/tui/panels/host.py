@@ -5,7 +5,8 @@ from __future__ import annotations
 from gputop_llm.model import CgroupCpu, Frame, Host, ProcessLoad
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, Run, bar, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import labelled, part_state
+from gputop_llm.tui.panels.common import elsewhere, labelled, part_state
+from gputop_llm.tui.panels.gpu_words import amount_text
 from gputop_llm.units import DASH, number, pct, rate, size
 
 # The busiest first: with more roles than room these are the ones that stall an engine.
@@ -20,6 +21,8 @@ def host_panel(frame: Frame, width: int, height: int) -> Block:
     title: Line = [("Host", "title")]
     if host is not None and host.cores is not None:
         title.append((f" {host.cores} cores", "dim"))
+    if (words := elsewhere(frame)) is not None:
+        title.append((f" {words}", "dim"))
     lines: list[Line] = [rule(title, width, part_state(frame.host, frame.period_s))]
     if host is None:
         text = f"▲ {printable(frame.host.error)}" if frame.host.error else "reading the host …"
@@ -84,6 +87,8 @@ def _process_line(process: ProcessLoad, rank: str | None, width: int) -> Line:
         parts.append(labelled("threads", ", ".join(f"{printable(t.name)} {t.cpu_pct:.0f} %" for t in others)))
     parts.append(labelled("RSS", size(process.rss_bytes)))
     parts.append(labelled("pid", str(process.pid)))
+    if group is not None and group.mem_limit_bytes is not None:
+        parts.append(labelled("memory limit", amount_text(group.mem_used_bytes, group.mem_limit_bytes)))
     return [*head, *joined(parts, width - width_of(head))]
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputop_llm.model import Frame, ProcessLoad, Target, TargetProcess
+from gputop_llm.model import NO_PROCESS_DATA, Frame, ProcessLoad, Target, TargetProcess
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, cells, fit, joined, pad, rule, wrapped
-from gputop_llm.tui.panels.common import labelled, target_name
-from gputop_llm.tui.panels.frame_edges import ranges
+from gputop_llm.tui.panels.common import gpus_text, labelled, ranges, target_name
 from gputop_llm.units import DASH, pct, size, uptime
 
-# Heading, width, aligned right. Width 0: as wide as its words, which seldom change.
+# Heading, width, aligned right. Width 0: as wide as its words, which seldom change. "inside" (the PID that a process
+# has in its own container) is only there where one has another PID there.
 COLUMNS = (
     ("pid", 8, True),
+    ("inside", 0, False),
     ("role", 0, False),
     ("rank", 0, False),
     ("GPU", 0, False),
@@ -25,7 +26,7 @@ COLUMNS = (
     ("GPU mem", 9, True),
     ("SM", 5, True),
 )
-HEADINGS = [name for name, _, _ in COLUMNS]
+Columns = Sequence[tuple[str, int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,9 @@ class ProcessTable:
 def process_table(frame: Frame, width: int) -> ProcessTable:
     """All targets, the attached one first, each followed by its processes."""
     found = frame.targets.value
+    columns = _columns(found.targets if found else ())
     if found is None:
-        heading = _cells(HEADINGS, [column or len(name) + 1 for name, column, _ in COLUMNS], "title", width, "command")
+        heading = _heading(columns, [column or len(name) + 1 for name, column, _ in columns], width)
         reason = frame.targets.error
         text = f"▲ {printable(reason)}" if reason else "looking at the processes of this node …"
         return ProcessTable(heading, Block(wrapped(text, width, "warn" if reason else "dim")))
@@ -52,23 +54,25 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
     notes: list[str] = []
     targets = sorted(found.targets, key=lambda t: (t.key != frame.focus, t.engine == "cuda"))
     texts = {
-        (target.key, at): _process_cells(process, loads.get(process.pid or -1), sm)
+        (target.key, at): _process_cells(process, loads.get(process.pid or -1), sm, columns)
         for target in targets
         for at, process in enumerate(target.processes)
     }
     widths = [
-        column or 1 + max((cells(row[at]) for row in (HEADINGS, *texts.values())), default=0)
-        for at, (_, column, _) in enumerate(COLUMNS)
+        column or 1 + max((cells(text) for text in (name, *(row[at] for row in texts.values()))), default=0)
+        for at, (name, column, _) in enumerate(columns)
     ]
-    heading = _cells(HEADINGS, widths, "title", width, "command")
+    heading = _heading(columns, widths, width)
     for target in targets:
         keys[len(lines)] = f"target:{target.key}"
         lines.append(_target_row(frame, target, width))
         for at, process in enumerate(target.processes):
             keys[len(lines)] = f"process:{at}:{target.key}"
-            lines.append(_cells(texts[target.key, at], widths, "", width, printable(process.title)))
+            lines.append(_cells(texts[target.key, at], columns, widths, "", width, printable(process.title)))
             if process.note:
                 notes.append(f"pid {_pid(process)}: {process.note}")
+        if target.remote:
+            lines.append([(f"  {NO_PROCESS_DATA}", "dim")])
         notes += [f"{target_name(target)}: {note}" for note in target.notes]
         if target.attachable is not None:
             notes.append(f"{target_name(target)} can't be watched: {target.attachable}")
@@ -129,30 +133,43 @@ def _pid(process: TargetProcess) -> str:
     return f"({process.nvml_pid})" if process.nvml_pid is not None else DASH
 
 
-def _process_cells(process: TargetProcess, load: ProcessLoad | None, sm: Mapping[int, float]) -> list[str]:
+def _columns(targets: Sequence[Target]) -> Columns:
+    inside = any(process.container_pid is not None for target in targets for process in target.processes)
+    return [column for column in COLUMNS if inside or column[0] != "inside"]
+
+
+def _heading(columns: Columns, widths: Sequence[int], width: int) -> Line:
+    return _cells([name for name, _, _ in columns], columns, widths, "title", width, "command")
+
+
+def _process_cells(
+    process: TargetProcess, load: ProcessLoad | None, sm: Mapping[int, float], columns: Columns
+) -> list[str]:
     gpus = ranges(process.gpus)
     if process.mig_instance is not None:
         gpus += f" MIG{process.mig_instance}"
     if process.gpus and process.gpus_from == "inferred":
         gpus += " inferred"
-    return [
-        _pid(process),
-        printable(process.role),
-        printable(process.rank or ""),
-        gpus,
-        process.state or DASH,
-        pct(load.cpu_pct if load else None),
-        pct(load.io_wait_pct if load else None),
-        size(load.rss_bytes if load else None),
-        size(process.mem_bytes),
-        pct(sm.get(process.nvml_pid or process.pid or -1)),
-    ]
+    texts = {
+        "pid": _pid(process),
+        "inside": DASH if process.container_pid is None else str(process.container_pid),
+        "role": printable(process.role),
+        "rank": printable(process.rank or ""),
+        "GPU": gpus,
+        "st": process.state or DASH,
+        "CPU": pct(load.cpu_pct if load else None),
+        "I/O": pct(load.io_wait_pct if load else None),
+        "RSS": size(load.rss_bytes if load else None),
+        "GPU mem": size(process.mem_bytes),
+        "SM": pct(sm.get(process.nvml_pid or process.pid or -1)),
+    }
+    return [texts[name] for name, _, _ in columns]
 
 
-def _cells(texts: list[str], widths: list[int], role: str, width: int, last: str) -> Line:
+def _cells(texts: Sequence[str], columns: Columns, widths: Sequence[int], role: str, width: int, last: str) -> Line:
     line: Line = []
     used = 0
-    for text, column, (_, _, right) in zip(texts, widths, COLUMNS, strict=True):
+    for text, column, (_, _, right) in zip(texts, widths, columns, strict=True):
         cell = pad(text, column - 1, right=right) + " "
         line.append((cell, "dim" if text == DASH else role))
         used += column
@@ -172,7 +189,7 @@ def target_rows(frame: Frame, width: int) -> Block:
         parts = (
             (pad(name, max(24, width - 50)), "strong"),
             (pad(DASH if target.root_pid is None else str(target.root_pid), 8, right=True), ""),
-            (pad(ranges(target.gpus), 7, right=True), ""),
+            (pad(gpus_text(target), 7, right=True), ""),
             (pad(uptime(age_s), 11, right=True), ""),
             ("  " + printable(target.user or DASH), "dim"),
             ("  " + printable(target.container or ""), "dim"),

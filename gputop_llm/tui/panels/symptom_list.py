@@ -8,8 +8,7 @@ from gputop_llm.model import Frame
 from gputop_llm.model.symptom import CantTell, Held, Subject, Symptom, SymptomReport
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, Run, fit, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import clock_text
-from gputop_llm.tui.panels.frame_edges import ranges
+from gputop_llm.tui.panels.common import clock_text, ranges
 from gputop_llm.tui.panels.symptom_words import (
     TAG,
     arrow,

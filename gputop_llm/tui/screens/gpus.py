@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.tui.draw import Block, Line, rule
+from gputop_llm.tui.panels.common import elsewhere
 from gputop_llm.tui.panels.gpu_details import gpu_details
 from gputop_llm.tui.panels.gpus import gpu_panel
 from gputop_llm.tui.screens.base import View
@@ -39,7 +40,8 @@ class GpusScreen(PageScreen):
         width, height = self.size
         gpus = _gpus(view.frame)
         # The list may take half of the screen.
-        rows = 0 if len(gpus) < 2 or view.frame is None else min(len(gpus) + 1, max(3, height // 2))
+        wanted = len(gpus) + 1 + (view.frame is not None and elsewhere(view.frame) is not None)
+        rows = 0 if len(gpus) < 2 or view.frame is None else min(wanted, max(3, height // 2))
         if self._list.styles.height is None or self._list.styles.height.value != rows:
             self._list.styles.height = rows
         if rows and view.frame is not None:
@@ -54,6 +56,8 @@ class GpusScreen(PageScreen):
         gpu = self._chosen(gpus)
         hint: Line = [("← → another GPU", "dim")] if len(gpus) > 1 else []
         title: Line = [(f"GPU {gpu.index}", "title"), (f" of {len(gpus)}" if len(gpus) > 1 else "", "dim")]
+        if (words := elsewhere(frame)) is not None:
+            title.append((f" {words}", "warn"))
         return [rule(title, width, hint), *gpu_details(frame, gpu, width)]
 
     def _chosen(self, gpus: tuple[Gpu, ...]) -> Gpu:
