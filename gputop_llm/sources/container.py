@@ -48,7 +48,7 @@ def _pod_name(proc: ProcFs, pid: int) -> str | None:
 def container_in(cgroup: str, pod_name: str | None = None) -> str | None:
     """The container that the paths of a /proc/PID/cgroup name, its pod by `pod_name` where that is known."""
     pod = _POD.search(cgroup)
-    found = max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
+    found = _id_in(cgroup)
     words = []
     if found is not None:
         runtime = found[1] or found[2] or ("containerd" if pod else "container")
@@ -58,6 +58,16 @@ def container_in(cgroup: str, pod_name: str | None = None) -> str | None:
     if pod is not None:
         words.append(f"pod {pod_name or pod[1].replace('_', '-')}")
     return ", ".join(words) or None
+
+
+def container_id(cgroup: str) -> str | None:
+    """The whole ID of the container that the paths of a /proc/PID/cgroup name: 64 hexadecimal digits."""
+    found = _id_in(cgroup)
+    return None if found is None else found[3]
+
+
+def _id_in(cgroup: str) -> re.Match[str] | None:
+    return max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
 
 
 @dataclass(frozen=True, slots=True)
