@@ -18,7 +18,8 @@ class LogSignal:
     `text` is the newest such line without its prefix: printable, secrets blanked, cut. `where` is the innermost
     frame of a traceback ("core.py:1702 in step").
     `at_s` (wall) is when it was written last, by its own stamp or that of the line before it; with `at_from`
-    "read" when it was seen: it may be older. None: nothing tells. `count` is how many there were in what was read.
+    "read" when it was seen, at most one look later. None: nothing tells. `count` is how many there were in what was
+    read.
     """
 
     kind: str
@@ -44,17 +45,23 @@ class EngineLog:
     unread_bytes: int = 0
 
 
+START = frozenset(("kv-pool", "memory", "loading", "graphs", "start"))
 # What tells more of why an engine failed stands first.
-_ROOTS = ("out-of-memory", "nccl", "cuda", "died", "exception", "engine-dead")
+FAILURES = ("out-of-memory", "nccl", "cuda", "died", "exception", "engine-dead")
 # Failures that follow from one another are written within this time.
 _TOGETHER_S = 60.0
 
 
+def of_start(signal: LogSignal) -> bool:
+    """Whether it tells of the engine's start, and of nothing wrong."""
+    return signal.kind in START
+
+
 def root_error(signals: Iterable[LogSignal]) -> LogSignal | None:
     """Of the failures written last, the one that says most about the cause; None without any."""
-    errors = [signal for signal in signals if signal.kind in _ROOTS]
+    errors = [signal for signal in signals if signal.kind in FAILURES]
     if not errors:
         return None
     newest_s = errors[-1].at_s
     last = [e for e in errors if e.at_s is None or newest_s is None or newest_s - e.at_s <= _TOGETHER_S]
-    return min(reversed(last), key=lambda signal: _ROOTS.index(signal.kind))
+    return min(reversed(last), key=lambda signal: FAILURES.index(signal.kind))

@@ -9,13 +9,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from gputop_llm.model.log import LogSignal
+from gputop_llm.model.log import START, LogSignal
 from gputop_llm.model.symptom import Severity
 from gputop_llm.printable import printable
 from gputop_llm.redact_argv import redact_text
 from gputop_llm.sources.engine_log_wording import TRACEBACK, body_of, hinted, wording_of
 
-START = frozenset({"kv-pool", "memory", "loading", "graphs", "start"})
 MOST_OF_START = 16
 MOST = 24
 TEXT = 300
