@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -181,4 +182,4 @@ def _in_order(found: Sequence[tuple[LogSignal, ...]]) -> tuple[LogSignal, ...]:
     """Those of several files by their times, those of one as they were written."""
     if len(found) == 1:
         return found[0]
-    return tuple(sorted((signal for one in found for signal in one), key=lambda signal: signal.at_s or 0.0))
+    return tuple(sorted((signal for one in found for signal in one), key=lambda signal: signal.at_s or math.inf))

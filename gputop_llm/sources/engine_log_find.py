@@ -183,12 +183,21 @@ class LogFinder:
             if time.monotonic() > until:
                 return None
             try:
-                for name in self._proc.names(f"{pid}/fd"):
-                    if self._proc.link(f"{pid}/fd/{name}") == link and self._flags(pid, int(name)) & os.O_ACCMODE == 0:
-                        return pid
-            except (OSError, ValueError):
+                numbers = [int(name) for name in self._proc.names(f"{pid}/fd")]
+            except OSError:
                 continue
+            if any(self._reads(pid, number, link) for number in numbers):
+                return pid
         return None
+
+    def _reads(self, pid: int, number: int, link: str) -> bool:
+        try:
+            return (
+                self._proc.link(f"{pid}/fd/{number}") == link and self._flags(pid, number) & os.O_ACCMODE == os.O_RDONLY
+            )
+        except OSError:
+            # Closed in the meantime.
+            return False
 
     def _files_of(self, pid: int) -> Iterator[Place]:
         for name in self._proc.names(f"{pid}/fd")[:64]:
