@@ -171,7 +171,7 @@ class LogFinder:
         if reader is None:
             return "is a pipe, and who reads it can't be seen from here"
         name = printable(self._proc.stat(reader).comm, 40)
-        written = list(self._files_of(reader)) if name in _FILTERS else []
+        written = self._files_of(reader) if name in _FILTERS else []
         if len(written) == 1:
             return Place(f"{written[0].name}, written by {name}", written[0].path)
         return f"is a pipe to PID {reader} ({name})"
@@ -199,13 +199,17 @@ class LogFinder:
             # Closed in the meantime.
             return False
 
-    def _files_of(self, pid: int) -> Iterator[Place]:
-        for name in self._proc.names(f"{pid}/fd")[:64]:
-            number = int(name)
+    def _files_of(self, pid: int) -> list[Place]:
+        """The files that a process was told to write to, or else its standard output, if that is a file."""
+        found = {}
+        for number in sorted(int(name) for name in self._proc.names(f"{pid}/fd"))[:64]:
             link = self._proc.link(f"{pid}/fd/{number}")
             if (
                 link.startswith("/")
                 and not link.startswith(("/dev/", "/proc/", "/sys/"))
                 and self._written(pid, number)
             ):
-                yield Place(printable(link.removesuffix(" (deleted)"), 300), f"{self._proc.root}/{pid}/fd/{number}")
+                name = printable(link.removesuffix(" (deleted)"), 300)
+                found[number] = Place(name, f"{self._proc.root}/{pid}/fd/{number}")
+        told = [place for number, place in found.items() if number > 2]
+        return told or [place for number, place in found.items() if number == 1]
