@@ -76,7 +76,14 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
         model=model,
         simulated=f"{node.label}; {why}" if why else node.label,
         captures=_simulated_captures,
+        logs=_simulated_log,
     )
+
+
+def _simulated_log(target: Target) -> LogSource:
+    from gputop_llm.demo.log import DemoLogSource
+
+    return DemoLogSource(target)
 
 
 def _simulated_captures() -> CaptureRoute:

@@ -13,8 +13,8 @@ from gputop_llm.sampling.poller import Poller
 from gputop_llm.sources.base import Source
 
 MAX_LOGS = 8
-# The last words of an engine may be written when its processes are gone already.
-LAST_WORDS_S = 10.0
+# The last words of an engine may be written when its processes are gone already; the journal is asked every 20 s.
+LAST_WORDS_S = 25.0
 KEPT_S = 900.0
 
 
