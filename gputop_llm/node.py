@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gputop_llm.captures import CaptureRoute
 from gputop_llm.config import Config
 from gputop_llm.model import EngineReading, GpuNode, Host, Target, TargetList, TargetProcess
+from gputop_llm.sampling.log_watch import LogSource
 from gputop_llm.session import Sources
 from gputop_llm.sources.base import Source
 
@@ -46,8 +47,13 @@ def real_sources(config: Config) -> Sources:
 
         return NodeRoute(config)
 
+    def logs(target: Target) -> LogSource:
+        from gputop_llm.sources.engine_log import EngineLogSource
+
+        return EngineLogSource(target)
+
     strangers = _metrics(replace(config, api_key=None))
-    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers, captures=captures)
+    return Sources(gpus, discovery, host, _metrics(config), model, strangers=strangers, captures=captures, logs=logs)
 
 
 def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
@@ -70,7 +76,14 @@ def demo_sources(node: DemoNode, config: Config, why: str = "") -> Sources:
         model=model,
         simulated=f"{node.label}; {why}" if why else node.label,
         captures=_simulated_captures,
+        logs=_simulated_log,
     )
+
+
+def _simulated_log(target: Target) -> LogSource:
+    from gputop_llm.demo.log import DemoLogSource
+
+    return DemoLogSource(target)
 
 
 def _simulated_captures() -> CaptureRoute:

@@ -21,9 +21,7 @@ from gputop_llm.diagnosis import Diagnosis
 from gputop_llm.errors import GputopError
 from gputop_llm.follow import Follower, key_may_go_to
 from gputop_llm.model import (
-    EngineFrame,
     EngineReading,
-    EngineWindow,
     Frame,
     GpuNode,
     Host,
@@ -34,9 +32,9 @@ from gputop_llm.model import (
 )
 from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
+from gputop_llm.sampling.log_watch import LogSource, LogWatch
 from gputop_llm.sampling.poller import Poller
-from gputop_llm.sampling.sharing import shared
-from gputop_llm.sampling.window import EngineTracker
+from gputop_llm.sampling.scraping import ScrapedEngine
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
 from gputop_llm.sources.pages import PagesSource
@@ -67,6 +65,7 @@ class Sources:
     `model` says what an engine serves and may take for ever. `simulated` is the label of a demo, else None.
     `captures` makes the way of taking captures; None where they can't be taken.
     `strangers` are the metrics of other users' engines, asked without the API key; None where there is no key.
+    `logs` reads the log of a target; None where nobody looks for logs.
     """
 
     gpus: Callable[[], Source[GpuNode]]
@@ -77,6 +76,7 @@ class Sources:
     simulated: str | None = None
     strangers: Callable[[str], Source[EngineReading]] | None = None
     captures: Callable[[], CaptureRoute] | None = None
+    logs: Callable[[Target], LogSource] | None = None
 
 
 class _Event(NamedTuple):
@@ -85,25 +85,6 @@ class _Event(NamedTuple):
     at_s: float
     at_mono_s: float
     text: str
-
-
-class _Engine:
-    """One engine being scraped, at one URL or at several: its poller and its window."""
-
-    def __init__(self, target: Target, url: str, source: Source[EngineReading], config: Config, clock: Clock) -> None:
-        self.target_key = target.key
-        self.url = url
-        self._tracker = EngineTracker(config.window_s)
-        self._window: EngineWindow | None = None
-        self._clock = clock
-        self.poller: Poller[EngineReading] = Poller(source, config.period_s, clock, self._polled)
-
-    def _polled(self, reading: EngineReading | None) -> None:
-        if reading is not None:
-            self._window = shared(self._tracker.push(reading, self._clock.mono()), self._window)
-
-    def frame(self) -> EngineFrame:
-        return EngineFrame(self.target_key, self.url, self.poller.part(), self._window)
 
 
 class Session:
@@ -130,8 +111,9 @@ class Session:
         self.captures = Captures(sources.captures, self.history.frames, self.clock.wall)
         self.period_s = config.period_s
         self._follower = Follower(config)
+        self._logs = LogWatch(sources.logs, config.period_s, self.clock)
         self._events: deque[_Event] = deque(maxlen=100)
-        self._engines: dict[str, _Engine] = {}
+        self._engines: dict[str, ScrapedEngine] = {}
         self._latest: Frame | None = None
         self._seq = 0
         self._lock = threading.Lock()
@@ -164,6 +146,7 @@ class Session:
         with self._lock:
             self._stopping = True
         self._wake.set()
+        self._logs.close()
         pollers = self._pollers()
         for poller in pollers:
             poller.ask_to_stop()
@@ -227,7 +210,8 @@ class Session:
 
     def _pollers(self) -> list[Poller[Any]]:
         with self._lock:
-            return [self._gpus, self._discovery, self._host, *(e.poller for e in self._engines.values())]
+            engines = [engine.poller for engine in self._engines.values()]
+        return [self._gpus, self._discovery, self._host, *engines, *self._logs.pollers()]
 
     # -- ticking -----------------------------------------------------------
 
@@ -261,6 +245,7 @@ class Session:
                 engines=tuple(e.frame() for e in self._engines.values()),
                 focus=self._follower.focus,
                 simulated=self.sources.simulated,
+                logs=self._logs.parts(),
                 notes=tuple(event.text for event in self._events if now - event.at_mono_s < EVENT_SHOWN_S),
             )
         judging = self._time_to_judge(now)
@@ -340,7 +325,8 @@ class Session:
     def _discovered(self, _found: TargetList | None) -> None:
         with self._lock:
             stale = self._follow()
-            targets = self._targets()
+            targets, focus = self._targets(), self._follower.focus
+        self._logs.look(targets, focus)
         for engine in stale:
             engine.poller.ask_to_stop()
         if self._judging:
@@ -348,7 +334,7 @@ class Session:
         self._watch_closely()
         self._first_poll(None)
 
-    def _follow(self) -> list[_Engine]:
+    def _follow(self) -> list[ScrapedEngine]:
         for text in self._follower.update(self._targets()):
             self._events.append(_Event(self.clock.wall(), self.clock.mono(), text))
         return self._sync_engines()
@@ -385,13 +371,13 @@ class Session:
         except GputopError as failure:
             return Unusable(url, failure)
 
-    def _sync_engines(self) -> list[_Engine]:
+    def _sync_engines(self) -> list[ScrapedEngine]:
         if self._stopping:
             return []
         wanted = {self._engine_key(target): target for target in self._wanted_engines()}
         for key, target in wanted.items():
             if key not in self._engines:
-                engine = _Engine(target, target.urls[0], self._metrics(target), self.config, self.clock)
+                engine = ScrapedEngine(target, target.urls[0], self._metrics(target), self.config, self.clock)
                 engine.poller.set_period(self.period_s)
                 engine.poller.start()
                 self._engines[key] = engine

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gputop_llm.model import EngineLive, EngineReading, Gpu, GpuNode, Host, Part, Target  # noqa: E402
+from gputop_llm.model import EngineLive, EngineLog, EngineReading, Gpu, GpuNode, Host, Part, Target  # noqa: E402
 from gputop_llm.model.limits import EngineLimits  # noqa: E402
 from gputop_llm.model.symptom import Severity, SymptomReport  # noqa: E402
 from gputop_llm.report import jsonform  # noqa: E402
@@ -69,6 +69,7 @@ _ENGINE: tuple[tuple[str, Any], ...] = (
 )
 
 
+_LOG: tuple[tuple[str, Any], ...] = (("target_key", str), ("source", Part), ("log", EngineLog | None))
 _TOTAL = "engines[].total."
 _ALIKE_BELOW = (
     "engines[].models[].",
@@ -77,6 +78,7 @@ _ALIKE_BELOW = (
     f"{_TOTAL}latency.<latency>.p99.",
     "engines[].limits.mfu.",
     "gpus[].mig_instances[].processes[].",
+    "logs[].source.",
     "sources.host.",
     "sources.targets.",
     "symptoms.held_back[].",
@@ -173,6 +175,20 @@ _REMARKS = {
     "engines[].total.doubtful": "fields that the page states in two ways",
     "engines[].models": "one entry per model, as `total`",
     "engines[].ranks": "one entry per model and rank, as `total`",
+    "logs": "of each engine with processes here, eight at most, for 15 minutes after its end too",
+    "logs[].log": "what its own log says; null before it was looked for",
+    "logs[].log.places": "what is read of it",
+    "logs[].log.problem": "why it is out of reach",
+    "logs[].log.signals": "one for each thing said, as written: of the start (16), and the newest (24)",
+    "logs[].log.signals[].kind": "`kv-pool`, `memory`, `loading`, `graphs`, `start`; `out-of-memory`, `nccl`, `cuda`, "
+    "`died`, `exception`, `engine-dead`, `preemption`, `slow`",
+    "logs[].log.signals[].severity": "`note`, `warning` or `critical`",
+    "logs[].log.signals[].text": "the line without its prefix, cut at 300 characters; secrets are blanked",
+    "logs[].log.signals[].at_s": "of the newest such line; seconds since 1970",
+    "logs[].log.signals[].at_from": "`line`: its own stamp, or that of a line before it; `read`: when it was seen",
+    "logs[].log.signals[].where": "innermost frame of a traceback",
+    "logs[].log.signals[].count": "lines that differ in numbers only",
+    "logs[].log.unread_bytes": "between what was read",
     "sources": "how fresh each source is; `error` as in `engines[].scrape`",
     "sources.host": "as `sources.gpus`",
     "sources.targets": "as `sources.gpus`",
@@ -187,6 +203,9 @@ def rows() -> list[tuple[str, str]]:
     found += [("engines", "array"), ("engines[]", "object")]
     for name, kind in _ENGINE:
         found += _of(f"engines[].{name}", kind)
+    found += [("logs", "array"), ("logs[]", "object")]
+    for name, kind in _LOG:
+        found += _of(f"logs[].{name}", kind)
     found.append(("sources", "object"))
     for name in ("gpus", "host", "targets"):
         found += _of(f"sources.{name}", Part)

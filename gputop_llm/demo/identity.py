@@ -20,7 +20,7 @@ _PIDS_PER_ENGINE = 100
 _PIDS_PER_LIFE = 20
 _LIVES = _PIDS_PER_ENGINE // _PIDS_PER_LIFE
 _USER = "demo"
-_ACTIVATION_BYTES = 4 << 30
+ACTIVATION_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class EngineIdentity:
     def mem_bytes(self) -> int:
         """Memory that its process holds on each GPU: weights, the whole KV pool, activations and graphs."""
         pool = self.limits.num_gpu_blocks * self.limits.block_size * self.model.kv_bytes_per_token
-        return int((self.model.weight_bytes + pool) / self.tp) + _ACTIVATION_BYTES
+        return int((self.model.weight_bytes + pool) / self.tp) + ACTIVATION_BYTES
 
     @property
     def root_pid(self) -> int:

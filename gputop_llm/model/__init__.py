@@ -15,9 +15,10 @@ from gputop_llm.model.engine import (
     Quantile,
     SpecDecode,
 )
-from gputop_llm.model.frame import EngineFrame, Frame, Part
+from gputop_llm.model.frame import EngineFrame, Frame, Part, TargetLog
 from gputop_llm.model.gpu import Gpm, Gpu, GpuNode, GpuPair, GpuProcess, MigInstance, ThrottleReason, XidEvent
 from gputop_llm.model.host import CgroupCpu, Host, ProcessLoad, ThreadLoad
+from gputop_llm.model.log import EngineLog, LogSignal
 from gputop_llm.model.target import NO_PROCESS_DATA, Target, TargetList, TargetProcess
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "CgroupCpu",
     "EngineFrame",
     "EngineLive",
+    "EngineLog",
     "EngineReading",
     "EngineSeries",
     "EngineWindow",
@@ -37,6 +39,7 @@ __all__ = [
     "Histogram",
     "Host",
     "Latency",
+    "LogSignal",
     "LoraState",
     "MigInstance",
     "Part",
@@ -45,6 +48,7 @@ __all__ = [
     "SpecDecode",
     "Target",
     "TargetList",
+    "TargetLog",
     "TargetProcess",
     "ThreadLoad",
     "ThrottleReason",

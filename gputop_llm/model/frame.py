@@ -9,6 +9,7 @@ from gputop_llm.model.engine import EngineReading, EngineWindow
 from gputop_llm.model.gpu import GpuNode
 from gputop_llm.model.host import Host
 from gputop_llm.model.limits import EngineLimits
+from gputop_llm.model.log import EngineLog
 from gputop_llm.model.symptom import SymptomReport
 from gputop_llm.model.target import Target, TargetList
 
@@ -57,6 +58,14 @@ class EngineFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetLog:
+    """The log of a target at one tick, for some time after its end too."""
+
+    target_key: str
+    log: Part[EngineLog]
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """Everything known at one tick. `focus` is the key of the attached target.
 
@@ -75,6 +84,7 @@ class Frame:
     simulated: str | None = None
     notes: tuple[str, ...] = ()
     symptoms: SymptomReport | None = None
+    logs: tuple[TargetLog, ...] = ()
 
     @property
     def focused(self) -> Target | None:
@@ -83,6 +93,10 @@ class Frame:
             if target.key == self.focus:
                 return target
         return None
+
+    def log_of(self, target_key: str | None) -> Part[EngineLog] | None:
+        """The log of a target, if somebody looks for it."""
+        return next((one.log for one in self.logs if one.target_key == target_key), None)
 
     @property
     def focused_engine(self) -> EngineFrame | None:

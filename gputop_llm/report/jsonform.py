@@ -69,6 +69,10 @@ def frame_object(frame: Frame) -> dict[str, Any]:
         "targets": None if found is None else plain(found.targets),
         "target_notes": None if found is None else plain(found.notes),
         "engines": [_engine(engine) for engine in frame.engines],
+        "logs": [
+            {"target_key": plain(one.target_key), "source": _source(one.log), "log": plain(one.log.value)}
+            for one in frame.logs
+        ],
         "sources": {name: _source(getattr(frame, name)) for name in ("gpus", "host", "targets")},
     }
 

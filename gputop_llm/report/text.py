@@ -17,6 +17,7 @@ from gputop_llm.report.jsonform import iso
 from gputop_llm.report.text_engine import engine_lines
 from gputop_llm.report.text_gpus import gpu_lines
 from gputop_llm.report.text_host import host_lines
+from gputop_llm.report.text_log import log_lines
 from gputop_llm.report.text_symptoms import symptom_lines
 from gputop_llm.units import DASH, seconds, size, uptime
 
@@ -58,6 +59,9 @@ def _parts(frame: Frame) -> Iterator[list[str]]:
     for engine in frame.engines:
         if frame.focus in (None, engine.target_key):
             yield engine_lines(engine)
+    for log in frame.logs:
+        if frame.focus in (None, log.target_key):
+            yield log_lines(frame, log)
     yield host_lines(frame)
     yield _others(frame)
     yield list(_notes(frame))
@@ -130,6 +134,7 @@ def _notes(frame: Frame) -> Iterator[str]:
     noted = [*frame.notes, *(frame.targets.value.notes if frame.targets.value else ())]
     # An engine's own error names its address.
     engines: list[tuple[str, Part[Any]]] = [("engine", engine.scrape) for engine in frame.engines]
+    engines += [("log", one.log) for one in frame.logs]
     parts: list[tuple[str, Part[Any]]] = [
         ("GPUs", frame.gpus), ("processes", frame.targets), ("host", frame.host), *engines,
     ]  # fmt: skip

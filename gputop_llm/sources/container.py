@@ -51,12 +51,22 @@ def _from_within(cgroup: str) -> bool:
 
 def _container_in(cgroup: str) -> str | None:
     """The container that the paths of a /proc/PID/cgroup name."""
-    found = max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
+    found = _id_in(cgroup)
     if found is not None:
         runtime = found[1] or found[2] or ("containerd" if _POD.search(cgroup) else "container")
         return f"{_RUNTIME.get(runtime, runtime)} {found[3][:_SHORT_ID]}"
     lxc = _LXC.search(cgroup)
     return f"lxc {lxc[1]}" if lxc is not None else None
+
+
+def container_id(cgroup: str) -> str | None:
+    """The whole ID of the container that the paths of a /proc/PID/cgroup name: 64 hexadecimal digits."""
+    found = _id_in(cgroup)
+    return None if found is None else found[3]
+
+
+def _id_in(cgroup: str) -> re.Match[str] | None:
+    return max(_ID.finditer(cgroup), key=lambda match: bool(match[1] or match[2]), default=None)
 
 
 def _by_mounts(proc: ProcFs, pid: int) -> tuple[str | None, re.Match[str] | None]:

@@ -13,6 +13,7 @@ from gputop_llm.symptoms.checks import Check
 from gputop_llm.symptoms.compose import Composer
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.log import SymptomLog
+from gputop_llm.symptoms.log_evidence import with_log
 from gputop_llm.symptoms.names import engine_key
 from gputop_llm.symptoms.state import FORGET_S, SymptomState
 from gputop_llm.symptoms.timeline import Timeline
@@ -115,6 +116,7 @@ class SymptomEngine:
             else:
                 active.append(symptom)
         active = self._with_trends(active, series)
+        active = [with_log(symptom, view.now, scopes.get(symptom.subject.key, ())) for symptom in active]
         if self._learner is not None:
             self._learner.learn(view, self._suspected(view))
         return SymptomReport(

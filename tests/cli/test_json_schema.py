@@ -40,6 +40,7 @@ FRAMES = {
     "unreachable": frames.unreachable(),
     "several": frames.several_candidates(),
     "markup": frames.markup_in_names(),
+    "a log": frames.logged(),
     "symptoms": replace(frames.one_gpu_loaded(), symptoms=a_full_report(a_symptom())),
     "nothing answered yet": replace(frames.no_gpu(), gpus=Part(), host=Part(), targets=Part(), engines=()),
 }

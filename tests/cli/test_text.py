@@ -39,6 +39,7 @@ ALL = [
     frames.unreachable(),
     frames.several_candidates(),
     frames.markup_in_names(),
+    frames.logged(),
     replace(LOADED, gpus=Part(), host=Part(), targets=Part(), engines=()),
 ]
 

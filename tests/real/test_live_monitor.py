@@ -14,6 +14,7 @@ import time
 import pytest
 
 from gputop_llm.config import Config
+from gputop_llm.model.symptom import Severity
 from gputop_llm.node import real_sources
 from gputop_llm.session import Session
 from tests.real.load import run_load
@@ -102,6 +103,18 @@ def test_two_api_servers_are_one_target_and_its_steps_are_unknown(vllm_api2):
     assert "API server" in total.missing["steps_per_s"]
 
 
+def test_the_size_of_the_kv_pool_is_read_from_its_own_log(vllm_api2):
+    with watching(vllm_api2) as session:
+        target = focused(session).focused
+        log = wait_for(lambda: (part := session.latest.log_of(target.key)) and part.value, "its log")
+    assert log.places == (str(vllm_api2.log_path),)
+    # 80 blocks of 32 tokens.
+    (pool,) = [signal for signal in log.signals if signal.kind == "kv-pool"]
+    assert pool.text.startswith("CPU KV cache size: 2,560 tokens")
+    assert target.started_s < pool.at_s < time.time()
+    assert {signal.severity for signal in log.signals} == {Severity.NOTE}
+
+
 def test_live_means_agree_with_what_the_clients_measure(vllm_small):
     run_load(vllm_small.port, requests=4, concurrency=4, max_tokens=8)  # warm
     with watching(vllm_small, window_s=300.0) as session:
@@ -180,6 +193,8 @@ def test_a_killed_api_server_leaves_an_orphan_that_is_found(vllm_tiny):
 
         target = wait_for(orphan, "the orphaned engine core is listed")
         assert survivors == set(target.pids) & survivors
+        log = wait_for(lambda: (part := session.latest.log_of(target.key)) and part.value, "its log")
+        assert "kv-pool" in [signal.kind for signal in log.signals]
     finally:
         session.stop()
         for pid in survivors:

@@ -19,15 +19,16 @@ FRAMES = {
     "rank-unread": frames.rank_unread,
     "everything-on": frames.everything_on,
     "markup": frames.markup_in_names,
+    "logged": frames.logged,
 }
 SCREENS = {"overview": "1", "gpus": "2", "engine": "3", "processes": "4"}
 # Which frames are worth a picture of which screen.
 CASES = [
-    *(("overview", name) for name in FRAMES),
+    *(("overview", name) for name in FRAMES if name != "logged"),
     *(("gpus", name) for name in ("one-gpu", "eight-gpus", "no-gpu", "nothing-known")),
     *(
         ("engine", name)
-        for name in ("one-gpu", "eight-gpus", "unreachable", "rank-unread", "everything-on", "nothing-known")
+        for name in ("one-gpu", "eight-gpus", "unreachable", "rank-unread", "everything-on", "nothing-known", "logged")
     ),
     *(("processes", name) for name in ("one-gpu", "tp2", "eight-gpus", "gpu-without-engine", "markup")),
 ]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gputop_llm.model import (
     EngineFrame,
     EngineLive,
+    EngineLog,
     EngineReading,
     EngineSeries,
     EngineWindow,
@@ -15,13 +16,15 @@ from gputop_llm.model import (
     Gpu,
     GpuNode,
     Host,
+    LogSignal,
     LoraState,
     SpecDecode,
     Target,
     TargetList,
+    TargetLog,
     TargetProcess,
 )
-from gputop_llm.model.symptom import SymptomReport
+from gputop_llm.model.symptom import Severity, SymptomReport
 from tests.support.frame_parts import (  # noqa: F401
     AT_S,
     CAPTURES,
@@ -46,6 +49,8 @@ from tests.support.frame_parts import (  # noqa: F401
 )
 from tests.support.moving_frames import moving  # noqa: F401
 
+NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
+
 
 def frame(gpus: GpuNode | None, targets: tuple[Target, ...] = (), engines: tuple[EngineFrame, ...] = (), **changes):
     """A frame of these parts, in focus the first target unless told otherwise."""
@@ -67,6 +72,24 @@ def frame(gpus: GpuNode | None, targets: tuple[Target, ...] = (), engines: tuple
 def one_gpu_loaded() -> Frame:
     """One H200 under vLLM 0.24, as recorded."""
     return frame(node([h200()]), (target(),), (engine(),))
+
+
+def logged() -> Frame:
+    """The same, with what its log says: a start, an exception that came again, a worker that died."""
+    signals = (
+        LogSignal("loading", NOTE, "Model loading took 2.32 GiB memory and 1.184 seconds", AT_S - 3600),
+        LogSignal("memory", NOTE, "Available KV cache memory: 120.41 GiB", AT_S - 3590),
+        LogSignal(
+            "kv-pool",
+            NOTE,
+            "GPU KV cache size: 3,945,664 tokens, Maximum concurrency for 8,192 tokens per request: 481.65x",
+            AT_S - 3589,
+        ),
+        LogSignal("exception", WARNING, "ValueError: bad [bold]mask[/]", AT_S - 70, "line", "serving.py:12 in chat", 3),
+        LogSignal("died", CRITICAL, "Worker proc VllmWorker-1 died unexpectedly (exit code: -9)", AT_S - 4, "read"),
+    )
+    log = EngineLog(("/var/log/vllm.log",), signals=signals, unread_bytes=3 << 20)
+    return replace(one_gpu_loaded(), logs=(TargetLog(KEY, part(log)),))
 
 
 def tp2() -> Frame:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from gputop_llm.demo.gpu_physics import SLICE_S, SimulatedGpu
+from gputop_llm.demo.log import DemoLogSource
 from gputop_llm.demo.node import SimulatedNode
 from gputop_llm.demo.roofline import H200, LLAMA_8B, StepCost, Work
 from gputop_llm.demo.scenarios import scenario
@@ -236,3 +237,13 @@ def test_two_answers_share_the_texts_that_they_have_in_common():
     assert first.name is second.name
     assert first.throttle[0].name is second.throttle[0].name
     assert all(first.missing[field] is second.missing[field] for field in first.missing)
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_the_log_names_the_kv_pool_that_the_metrics_page_names(gpus):
+    node = made(gpus=gpus)
+    log = DemoLogSource(node.reading([8000]).targets.targets[0]).poll()
+    (pool,) = [signal.text for signal in log.signals if signal.kind == "kv-pool"]
+    limits = scenario("healthy").limits
+    assert pool == f"GPU KV cache size: {limits.num_gpu_blocks * limits.block_size:,} tokens"
+    assert [signal.kind for signal in log.signals] == ["loading", "memory", "kv-pool", "graphs", "start"]

@@ -25,6 +25,7 @@ MAY_SPAWN = {
     "capture/process.py",
     "demo/simulator.py",
     "notify/command.py",
+    "sources/engine_log_journal.py",
     "timeline/nsys_export.py",
 }
 SPAWNERS = re.compile(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gputop_llm.model import EngineSeries
+from gputop_llm.model import EngineLog, EngineSeries, LogSignal, Part, TargetLog
 from gputop_llm.model.symptom import Severity
 from gputop_llm.symptoms.catalogue import RULES as ALL
 from gputop_llm.symptoms.rules.stalled import RULES
@@ -42,6 +44,25 @@ def test_ten_seconds_without_a_step_or_token_are_a_standstill():
     frames = busy(40, counters=still(), gpu=SPINNING)
     assert raised_at("stalled", RULES, frames) == FROM + 10
     assert symptom("stalled", RULES, frames).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("kind", "age_s", "key", "quoted"),
+    [
+        ("nccl", 5.0, sf.KEY, True),
+        ("slow", 5.0, sf.KEY, True),
+        ("nccl", 1000.0, sf.KEY, False),
+        ("preemption", 5.0, sf.KEY, False),
+        ("nccl", 5.0, "another engine", False),
+    ],
+)
+def test_what_the_log_says_of_it_is_evidence(kind, age_s, key, quoted):
+    text = "Watchdog caught collective operation timeout"
+    said = LogSignal(kind, Severity.CRITICAL, text, sf.AT_S + 39 - age_s)
+    logs = (TargetLog(key, Part(EngineLog(("/l",), signals=(said,)))),)
+    frames = busy(40, counters=still(), gpu=SPINNING, edit=lambda frame, _s: replace(frame, logs=logs))
+    found = [e.text for e in symptom("stalled", RULES, frames).evidence if e.name == "its log says"]
+    assert found == ([f"{text}, 5 s ago"] if quoted else [])
 
 
 def test_nine_seconds_are_none():

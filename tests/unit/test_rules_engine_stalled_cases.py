@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from gputop_llm.model import EngineFrame, Frame, Gpu, GpuNode, Part, TargetList, TargetProcess
+from gputop_llm.model import (
+    EngineFrame,
+    EngineLog,
+    Frame,
+    Gpu,
+    GpuNode,
+    LogSignal,
+    Part,
+    TargetList,
+    TargetLog,
+    TargetProcess,
+)
 from gputop_llm.model.symptom import Severity
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.symptoms.catalogue import RULES as ALL
@@ -56,6 +67,31 @@ def test_an_engine_that_comes_back_at_its_address_was_restarted():
     again = recorded.target("900@2", 900, 901)
     frames = busy(60, edit=without_engine(from_s=20, targets=(again,)))
     assert raised_at("stalled", RULES, frames) is None
+
+
+def logged(*signals, key=sf.KEY):
+    log = EngineLog(("/var/log/vllm.log",), signals=signals)
+    return (TargetLog(key, Part(log)),)
+
+
+def test_an_engine_that_ended_is_told_with_what_its_log_says_of_the_cause():
+    at_s = sf.AT_S + 19.0
+    logs = logged(
+        LogSignal("kv-pool", Severity.NOTE, "GPU KV cache size: 1,000 tokens", at_s - 3000),
+        LogSignal("exception", Severity.WARNING, "KeyError: long ago", at_s - 3000),
+        LogSignal("exception", Severity.WARNING, "RuntimeError: Executor failed.", at_s, where="core.py:1702 in step"),
+        LogSignal("out-of-memory", Severity.CRITICAL, "torch.OutOfMemoryError: CUDA out of memory.", at_s - 1),
+        LogSignal("engine-dead", Severity.CRITICAL, "EngineDeadError: EngineCore encountered an issue.", at_s, count=9),
+    )
+    gone = without_engine(from_s=20)
+    frames = busy(60, edit=lambda frame, s: replace(gone(frame, s), logs=logs))
+    found = symptom("stalled", RULES, frames)
+    assert found.headline == (
+        "the engine ended 40 s ago with 64 requests running: torch.OutOfMemoryError: CUDA out of memory."
+    )
+    assert found.causes[0].speaks_for == ("its log: torch.OutOfMemoryError: CUDA out of memory.",)
+    (said,) = [e.text for e in found.evidence if e.name == "its log says"]
+    assert said == "torch.OutOfMemoryError: CUDA out of memory., 41 s ago"
 
 
 ORPHAN = recorded.target(

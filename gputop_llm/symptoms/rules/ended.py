@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gputop_llm.model import Target
+from gputop_llm.model import Frame, Target
+from gputop_llm.model.log import root_error
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Subject, Symptom
+from gputop_llm.printable import printable
 from gputop_llm.symptoms.checks import Check, State, judged
 from gputop_llm.symptoms.evidence import limit
 from gputop_llm.symptoms.limits import Limits
@@ -15,6 +17,8 @@ from gputop_llm.symptoms.view import EngineView, NodeView
 from gputop_llm.units import size, uptime
 
 RULE = "stalled"
+# Of the log's words in a headline; the evidence has more of them.
+_HEADLINE = 90
 
 
 def checks(view: NodeView, limits: Limits) -> Iterator[Check]:
@@ -36,7 +40,7 @@ def checks(view: NodeView, limits: Limits) -> Iterator[Check]:
         ago_s = view.now.mono_s - engine.past[-1][0]
         back = any(engine.frame.url in target.urls for target in targets)
         state = State.CLEAR if back else _state(ago_s, limits)
-        yield judged(RULE, engine.subject, state, "", partial(_gone, engine, running, ago_s, limits))
+        yield judged(RULE, engine.subject, state, "", partial(_gone, view.now, engine, running, ago_s, limits))
 
 
 def _state(for_s: float, limits: Limits) -> State:
@@ -117,16 +121,19 @@ def _orphaned(subject: Subject, orphan: Target, so_s: float, running: float, lim
     )
 
 
-def _gone(engine: EngineView, running: float, ago_s: float, limits: Limits) -> Symptom:
+def _gone(now: Frame, engine: EngineView, running: float, ago_s: float, limits: Limits) -> Symptom:
     processes = engine.target.processes if engine.target else ()
     rate, window_s = (engine.live.generation_tokens_per_s, engine.live.window_s) if engine.live else (None, None)
     how = f" with {running:.0f} requests running" if running else ", seconds after its last token"
+    log = now.log_of(engine.frame.target_key)
+    error = root_error(log.value.signals) if log is not None and log.value is not None else None
+    said = "" if error is None else f": {printable(error.text, _HEADLINE)}"
     return Symptom(
         id=RULE,
         subject=engine.subject,
         # A server that was drained looks like this too, where its last request has only just ended.
         severity=Severity.CRITICAL if running else Severity.WARNING,
-        headline=f"the engine ended {uptime(ago_s)} ago{how}",
+        headline=f"the engine ended {uptime(ago_s)} ago{how}{said}",
         evidence=(
             Evidence("gone for", ago_s, "s", "/proc", **limit(limits, f"{RULE}.no_progress_s")),
             Evidence("running when last heard", running, "", f"{engine.kind} /metrics"),
@@ -141,7 +148,10 @@ def _gone(engine: EngineView, running: float, ago_s: float, limits: Limits) -> S
             *(Evidence(label(p), None, "", "/proc", text="gone") for p in processes),
         ),
         causes=(
-            Cause("a worker died, and the engine with it: out of memory, an Xid, a crash"),
+            Cause(
+                "a worker died, and the engine with it: out of memory, an Xid, a crash",
+                () if error is None else (f"its log: {error.text}",),
+            ),
             Cause("it was stopped or replaced on purpose, without letting its requests end"),
         ),
         advice=(

@@ -17,6 +17,7 @@ from gputop_llm.tui.panels.common import (
     small_pct,
     spaced,
 )
+from gputop_llm.tui.panels.engine_log import log_lines
 from gputop_llm.tui.panels.gpu_details import reasons_text
 from gputop_llm.tui.panels.limits import limit_lines
 from gputop_llm.units import DASH, number, pct, seconds, uptime
@@ -49,8 +50,9 @@ def engine_details(frame: Frame, width: int) -> list[Line]:
     """The whole page of the attached engine's endpoint."""
     engine = frame.focused_engine
     if engine is None:
-        return wrapped("no engine is attached, or it has no address that answers: t shows what there is", width, "dim")
-    lines = _identity(frame, engine, width)
+        text = "no engine is attached, or it has no address that answers: t shows what there is"
+        return [*wrapped(text, width, "dim"), *log_lines(frame, width)]
+    lines = _identity(frame, engine, width) + log_lines(frame, width)
     if engine.limits is not None:
         remark: Line = [("6", "key"), (" inputs and formula", "dim")]
         lines += [rule([("Limits", "title")], width, remark), *limit_lines(engine.limits, width)]
