@@ -31,4 +31,9 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
     )
 
 
-ENGINE = Engine(name=NAME, prefixes=(), needed=frozenset(), read=vllm.read, launch=read_launch)
+def read_role(_title: str, argv: Sequence[str]) -> tuple[str, str | None] | None:
+    """One process does all of it: it launches the kernels, too."""
+    return None if read_launch(argv) is None else ("engine-core", None)
+
+
+ENGINE = Engine(name=NAME, prefixes=(), needed=frozenset(), read=vllm.read, launch=read_launch, role=read_role)
