@@ -36,6 +36,10 @@ class Decoder:
 
         return torch.randn(tokens, self.width, **self._made)
 
+    def prefill(self, tokens: int) -> Any:
+        """One pass over the prompts of so many tokens."""
+        return self(self.inputs(tokens))
+
     def __call__(self, hidden: Any) -> Any:
         import torch.nn.functional as F
 

@@ -95,13 +95,11 @@ class _Loop:
 
     def _step(self) -> None:
         work = self._work
-        fresh = [one for one in self._cohorts if one.prompt_left]
-        if fresh and work.chunk is None:
-            tokens = sum(one.prompt_left for one in fresh)
-            with self._range(sum(one.size for one in fresh), tokens, 0):
-                work.prefill(tokens)
-            self._counted(tokens)
-            for one in fresh:
+        for one in self._cohorts if work.chunk is None else ():
+            if one.prompt_left:
+                with self._range(one.size, one.prompt_left, 0):
+                    work.prefill(one.prompt_left)
+                self._counted(one.prompt_left)
                 one.prompt_left = 0
         beside = min(work.chunk or 0, sum(one.prompt_left for one in self._cohorts))
         prefilling = self._take(beside)

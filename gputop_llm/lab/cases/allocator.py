@@ -26,7 +26,7 @@ def build(device: str, fixed: bool) -> Workload:
             torch.cuda.empty_cache()
         return tokens
 
-    return Workload(_BATCH, 64, 512, step, lambda _: decoder(hidden))
+    return Workload(_BATCH, 16, 512, step, decoder.prefill)
 
 
 CASE = Case(

@@ -17,10 +17,10 @@ def build(device: str, fixed: bool) -> Workload:
     hidden = decoder.inputs(_BATCH)
     return Workload(
         _BATCH,
-        prompt=64,
+        prompt=1,
         output=64,
         decode=lambda _: decoder(hidden).argmax(dim=-1),
-        prefill=lambda _: decoder(hidden),
+        prefill=decoder.prefill,
     )
 
 

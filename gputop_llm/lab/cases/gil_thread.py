@@ -24,10 +24,10 @@ def build(device: str, fixed: bool) -> Workload:
         threading.Thread(target=count, name="counts", daemon=True).start()
     return Workload(
         _BATCH,
-        prompt=64,
+        prompt=16,
         output=512,
         decode=lambda _: decoder(hidden).argmax(dim=-1),
-        prefill=lambda _: decoder(hidden),
+        prefill=decoder.prefill,
     )
 
 

@@ -24,7 +24,7 @@ def build(device: str, fixed: bool) -> Workload:
         return hidden.argmax(dim=-1)
 
     decode = _graphed(step) if fixed else step
-    return Workload(_BATCH, 64, 512, lambda _: decode(), lambda _: step())
+    return Workload(_BATCH, 1, 512, lambda _: decode(), lambda _: step())
 
 
 def _graphed(step: Any) -> Any:

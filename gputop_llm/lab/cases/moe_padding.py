@@ -38,7 +38,7 @@ def build(device: str, fixed: bool) -> Workload:
         )
 
     mix = compact if fixed else capacity_padded
-    return Workload(tokens, prompt=64, output=64, decode=lambda _: mix().argmax(dim=-1), prefill=lambda _: mix())
+    return Workload(tokens, prompt=1, output=64, decode=lambda _: mix().argmax(dim=-1), prefill=lambda _: mix())
 
 
 CASE = Case(

@@ -27,7 +27,7 @@ def build(device: str, fixed: bool) -> Workload:
         return compute(landed[0])
 
     if not fixed:
-        return Workload(_BATCH, 64, 512, blocking, lambda _: decoder(hidden))
+        return Workload(_BATCH, 16, 512, blocking, decoder.prefill)
 
     pinned = source.pin_memory()
     link = torch.cuda.Stream()
@@ -52,7 +52,7 @@ def build(device: str, fixed: bool) -> Workload:
         return tokens
 
     fetch(0)
-    return Workload(_BATCH, 64, 512, overlapped, lambda _: decoder(hidden))
+    return Workload(_BATCH, 16, 512, overlapped, decoder.prefill)
 
 
 CASE = Case(

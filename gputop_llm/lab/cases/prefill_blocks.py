@@ -28,7 +28,7 @@ def build(device: str, fixed: bool) -> Workload:
         prompt,
         output,
         decode,
-        prefill=lambda tokens: decoder(prompts[:tokens]),
+        prefill=decoder.prefill,
         chunk=chunk if fixed else None,
         staggered=True,
     )

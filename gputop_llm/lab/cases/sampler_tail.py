@@ -33,7 +33,7 @@ def build(device: str, fixed: bool) -> Workload:
 
     draw = sample if fixed else one_by_one
     return Workload(
-        _BATCH, prompt=64, output=256, decode=lambda _: draw(decoder(hidden) @ head), prefill=lambda _: decoder(hidden)
+        _BATCH, prompt=16, output=256, decode=lambda _: draw(decoder(hidden) @ head), prefill=decoder.prefill
     )
 
 

@@ -24,7 +24,7 @@ def build(device: str, fixed: bool) -> Workload:
             whole = partial.view(_SEQUENCES, pieces, COLUMNS).sum(dim=1) if pieces > 1 else partial
         return whole.argmax(dim=-1)
 
-    return Workload(_SEQUENCES, prompt=64, output=256, decode=lambda _: step(), prefill=lambda _: step())
+    return Workload(_SEQUENCES, prompt=1, output=256, decode=lambda _: step(), prefill=lambda _: step())
 
 
 CASE = Case(

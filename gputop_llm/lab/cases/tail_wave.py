@@ -23,7 +23,7 @@ def build(device: str, fixed: bool) -> Workload:
             chain(out, _TURNS)
         return out[:16].argmax(dim=-1)
 
-    return Workload(16, prompt=64, output=256, decode=lambda _: step(), prefill=lambda _: step())
+    return Workload(16, prompt=1, output=256, decode=lambda _: step(), prefill=lambda _: step())
 
 
 CASE = Case(

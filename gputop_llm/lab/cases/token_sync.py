@@ -21,10 +21,10 @@ def build(device: str, fixed: bool) -> Workload:
 
     return Workload(
         _BATCH,
-        prompt=64,
+        prompt=16,
         output=512,
         decode=lambda _: decoder(hidden).argmax(dim=-1),
-        prefill=lambda _: decoder(hidden),
+        prefill=decoder.prefill,
         deliver=None if fixed else one_by_one,
     )
 

@@ -37,7 +37,7 @@ def build(device: str, fixed: bool) -> Workload:
             quantised = norm()
         return quantised[:64].argmax(dim=-1)
 
-    return Workload(64, prompt=64, output=256, decode=lambda _: step(), prefill=lambda _: step())
+    return Workload(64, prompt=1, output=256, decode=lambda _: step(), prefill=lambda _: step())
 
 
 CASE = Case(

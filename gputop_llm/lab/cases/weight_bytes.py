@@ -29,7 +29,7 @@ def build(device: str, fixed: bool) -> Workload:
             out = gemv(out, weight, scale)
         return out.argmax(dim=-1)
 
-    return Workload(1, prompt=16, output=512, decode=lambda _: step(), prefill=lambda _: step())
+    return Workload(1, prompt=1, output=512, decode=lambda _: step(), prefill=lambda _: step())
 
 
 CASE = Case(
