@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -97,7 +98,9 @@ def _captured(job: Job, setting: Setting, url: str, *how: str) -> Result:
     # 4: it can't be judged, which is an answer.
     told = json.loads(run([*command, "--output", str(kept)], 180.0, good=(0, 4)))
     exports = sorted(Path(told["path"]).glob("*.sqlite*"))
-    return {"export": str(exports[0]) if exports else None, **judged(told["verdict"])}
+    # Relative: results may be carried to where the other tools are.
+    export = os.path.relpath(exports[0], setting.results.place) if exports else None
+    return {"export": export, **judged(told["verdict"])}
 
 
 def judged(verdict: Result) -> Result:
@@ -153,7 +156,7 @@ def _export(job: Job, setting: Setting, folder: str) -> Path:
     if not export:
         raise RouteFailed("route nsys has left no export")
     copy = Path(folder) / Path(export).name
-    shutil.copy(export, copy)
+    shutil.copy(setting.results.place / export, copy)
     if copy.suffix == ".xz":
         run(["xz", "-d", str(copy)], 120.0)
         copy = copy.with_suffix("")

@@ -75,7 +75,11 @@ def _confusion(scored: dict[Job, Score]) -> Iterator[str]:
             "" if one.said_pct is None or one.gained_pct is None else f"{one.said_pct:.0f} / {one.gained_pct:.0f} %"
         )
         twin = "fixed" if job.fixed else "cause"
-        yield f"| {job.case} | {twin} | {job.route} | {one.expected} | {one.first} | {found} | {right} | {shares} |"
+        yield f"| {job.case} | {twin} | {job.route} | {one.expected} | {_cell(one.first)} | {_cell(found)} | {right} | {shares} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")
 
 
 def _misses(scored: dict[Job, Score]) -> Iterator[str]:
