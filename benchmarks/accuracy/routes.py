@@ -68,12 +68,17 @@ def _live(job: Job, setting: Setting) -> Result:
         # Its codes tell the severity; 3 that something can't be told.
         # What was usual in an earlier run is no measure for this one.
         told = json.loads(run(watch, LIVE_S + 60.0, good=(0, 1, 2, 3), environment={"XDG_STATE_HOME": folder}))
-    return {"symptoms": _symptoms(told), "told": told}
+    return {"symptoms": symptoms_of(told, served.pid), "told": told}
 
 
-def _symptoms(told: Result) -> list[str]:
-    """Ids of what `check --json` calls a symptom, without that the case is young."""
-    raised = [one["id"] for one in told["symptoms"]["active"]]
+def symptoms_of(told: Result, pid: int) -> list[str]:
+    """Ids of what `check --json` calls a symptom of a case or of a GPU: not of other engines, nor that it is young."""
+    own = f"engine:lab:{pid}:"
+    raised = [
+        one["id"]
+        for one in told["symptoms"]["active"]
+        if one["subject"]["key"].startswith(own) or not one["subject"]["key"].startswith("engine:")
+    ]
     return [id for id in dict.fromkeys(raised) if id != "warming-up"]
 
 

@@ -30,9 +30,10 @@ class RouteFailed(Exception):
 
 @dataclass(frozen=True)
 class Serving:
-    """A case that serves."""
+    """A case that serves; `pid` is of what was started, which may be another program that has the case inside."""
 
     url: str
+    pid: int
 
 
 def lab_command(python: str, job: Job, device: str, seconds: float, port: int) -> list[str]:
@@ -66,7 +67,7 @@ def serving(
         )
         try:
             _await_tokens(child, port, said)
-            yield Serving(f"http://127.0.0.1:{port}")
+            yield Serving(f"http://127.0.0.1:{port}", child.pid)
         finally:
             child.send_signal(signal.SIGTERM)
             try:

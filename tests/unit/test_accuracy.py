@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.accuracy.results import ROUTES, Job, Results, all_jobs
-from benchmarks.accuracy.routes import TAKES_S, fired_rules
+from benchmarks.accuracy.routes import TAKES_S, fired_rules, symptoms_of
 from benchmarks.accuracy.score import gain, has_its_cause, score
 from benchmarks.accuracy.table import markdown
 from gputop_llm.lab import CASES
@@ -142,6 +142,15 @@ def test_live_symptoms_must_be_there_and_false_ones_must_not(results):
     assert score(results, cause).wrong == ("stalled",)
     results.put(cause, {"symptoms": []})
     assert score(results, cause).right is False
+
+
+def test_symptoms_of_other_engines_on_the_node_are_not_the_case_s():
+    keys = {"engine:lab:7:99": "host-bound", "engine:lab:77:5": "stalled", "engine:vllm:3:1": "tpot-high"}
+    keys |= {"engine:lab:7:99/rank:0": "rank-imbalance", "gpu:0": "power-capped"}
+    active = [{"id": id, "subject": {"key": key}} for key, id in keys.items()]
+    active.append({"id": "warming-up", "subject": {"key": "engine:lab:7:99"}})
+    found = symptoms_of({"symptoms": {"active": active}}, 7)
+    assert sorted(found) == ["host-bound", "power-capped", "rank-imbalance"]
 
 
 def test_a_kernel_is_judged_by_what_limits_it(results):
