@@ -243,6 +243,23 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--output", action="append", metavar="DIR", help="another place that captures go to")
     doctor.set_defaults(command="doctor")
 
+    lab = commands.add_parser(
+        "lab",
+        help="small workloads with a known cause, and their twins without it",
+        description="Lists or runs small PyTorch workloads whose bottleneck is known, each with a twin that lacks it:\n"
+        "examples, and what diagnoses are checked by. docs/lab.md has all of it.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whats = lab.add_subparsers(dest="what", required=True, metavar="list|run", parser_class=_Parser)
+    whats.add_parser("list", help="the cases, and where they run")
+    served = whats.add_parser("run", help="serve one: requests, and a metrics page as vLLM's; needs PyTorch")
+    served.add_argument("case", metavar="CASE", help="which one")
+    served.add_argument("--fixed", action="store_true", help="its twin, without the cause")
+    served.add_argument("--device", choices=("cuda", "cpu"), help="default: a GPU where there is one")
+    served.add_argument("--seconds", type=_seconds, default=60.0, metavar="N", help="how long; default: 60")
+    served.add_argument("--port", type=_positive, default=8010, help="of its metrics page; default: 8010")
+    lab.set_defaults(command="lab")
+
     for command in (stacks, doctor):
         _live(command)
 

@@ -47,7 +47,7 @@ def test_another_engine_is_named_and_not_taken_for_an_idle_one():
     assert "dynamo" in reading.problem
 
 
-@pytest.mark.parametrize("engine", engines.ENGINES.values(), ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", [e for e in engines.ENGINES.values() if e.prefixes], ids=lambda engine: engine.name)
 def test_a_page_with_an_engine_s_names_and_nothing_of_its_load_is_a_problem(engine):
     reading = read_page(f"{engine.prefixes[0]}something_else 1\n")
     assert (reading.engine, reading.series) == (engine.name, ())

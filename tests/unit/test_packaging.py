@@ -88,7 +88,7 @@ def test_the_monitor_needs_neither_torch_nor_nvtx_and_the_extras_bring_them(meta
         "tomli",
     }
     assert requirements(metadata, "agent") - requirements(metadata, "") == {"torch", "nvtx"}
-    assert requirements(metadata, "lab") - requirements(metadata, "") == {"torch", "nvtx"}
+    assert requirements(metadata, "lab") - requirements(metadata, "") == {"torch"}
 
 
 def test_nothing_is_pinned_that_an_engine_may_hold_at_another_version(metadata):
