@@ -8,6 +8,7 @@ import numpy as np
 
 from gputop_llm.printable import printable
 from gputop_llm.timeline.intervals import clip, length, union
+from gputop_llm.timeline.launch_shape import product
 from gputop_llm.timeline.model import Kind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.kernel_names import short_name
@@ -35,11 +36,12 @@ def of_kernels(context: Context, full_names: Iterable[str]) -> Shares:
         if name in wanted:
             by_name.setdefault(name, []).append(int(name_id))
     shares: Shares = {}
+    blocks_of = product(ops.grid)
     for name, ids in by_name.items():
         rows = on_device & np.isin(ops.name_id, ids)
-        grids = [int(grid) for grid in np.unique(ops.grid[rows]) if grid > 0]
+        grids = [int(grid) for grid in np.unique(blocks_of[rows]) if grid > 0]
         for blocks in (None, *grids):
-            own = rows if blocks is None else rows & (ops.grid == blocks)
+            own = rows if blocks is None else rows & (blocks_of == blocks)
             busy = length(*union(*clip(ops.start[own], ops.end[own], timeline.start, timeline.end)))
             if busy:
                 shares[name, blocks] = 100.0 * busy / timeline.window_ns
