@@ -103,6 +103,15 @@ def family(pid: int) -> list[int]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Asks all of it to end, then kills what is left; also who left the process group."""
+    # A second Ctrl-C must not leave half of it running; this takes no longer than the grace.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        _end_all(process)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _end_all(process: subprocess.Popen[bytes]) -> None:
     left = family(process.pid)
     until = time.monotonic() + _GRACE_S
     for number in (signal.SIGTERM, signal.SIGKILL):
