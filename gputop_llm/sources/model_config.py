@@ -52,24 +52,33 @@ class ModelConfigReader:
         if launch.problem is not None:
             return split.without_shape(launch.problem)
         try:
-            with RootFs(f"{self._proc.root}/{target.root_pid}/root", self._kernel) as root:
-                process = _Process(self._proc, target.root_pid, root)
-                if not process.is_the_one_started_at(target.started_s):
-                    return split.without_shape("the engine has ended")
-                found = _find(process, launch)
-        except GONE:
-            return split.without_shape("the engine has ended")
-        except PermissionError:
-            return split.without_shape("its files can't be read by this user: run as its user, or as root")
-        except OSError as error:
-            return split.without_shape(f"its config.json can't be read: {error.strerror}")
-        except _Refused as refusal:
-            return split.without_shape(str(refusal))
-        try:
+            found = self._found(target.root_pid, target.started_s, launch)
             shape = read_shape(parse(found.data), launch.dtype, launch.quantization)
         except (UnknownModel, _Refused) as refusal:
             return split.without_shape(str(refusal))
         return split.with_shape(shape, found.path)
+
+    def config(self, pid: int, launch: ModelLaunch) -> dict[str, Any]:
+        """The config.json itself, of the engine that this process belongs to. Takes as long as `read`.
+
+        Raises:
+            ValueError: it can't be found or read; the text says why.
+        """
+        return parse(self._found(pid, None, launch).data)
+
+    def _found(self, pid: int, started_s: float | None, launch: ModelLaunch) -> _Found:
+        try:
+            with RootFs(f"{self._proc.root}/{pid}/root", self._kernel) as root:
+                process = _Process(self._proc, pid, root)
+                if not process.is_the_one_started_at(started_s):
+                    raise _Refused("the engine has ended")
+                return _find(process, launch)
+        except GONE:
+            raise _Refused("the engine has ended") from None
+        except PermissionError:
+            raise _Refused("its files can't be read by this user: run as its user, or as root") from None
+        except OSError as error:
+            raise _Refused(f"its config.json can't be read: {error.strerror}") from None
 
 
 class _Refused(ValueError):

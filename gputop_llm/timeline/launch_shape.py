@@ -1,7 +1,7 @@
 """A launch's grid (blocks) or block (threads) in one number: x, y and z of each are told apart, 0 is unknown.
 
-CUDA's limits are 2³¹−1 by 65,535 by 65,535, so x takes the lowest 31 bits, y−1 and z−1 16 each above it: a launch in one
-dimension is the plain number of its blocks or threads.
+CUDA's limits are 2³¹−1 by 65,535 by 65,535, so x takes the lowest 31 bits, y−1 and z−1 16 each above it: a launch in
+one dimension is the plain number of its blocks or threads.
 """
 
 from __future__ import annotations
