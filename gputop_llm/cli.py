@@ -178,8 +178,8 @@ def _parser() -> argparse.ArgumentParser:
         "kernel",
         usage="%(prog)s [-k REGEX] [--full] [--watch FILE ...] [OPTION ...] -- COMMAND [ARGUMENT ...]",
         help="a program under Nsight Compute: the verdict on its kernels, again after each save",
-        description="Runs a program under ncu and prints in a few lines what limits its kernels, by four sections, or with\n"
-        "--full by every one. Passes and time are said before each run. Where the GPU's counters\n"
+        description="Runs a program under ncu and prints in a few lines what limits its kernels, by four sections,\n"
+        "or with --full by every one. Passes and time are said before each run. Where the GPU's counters\n"
         "are refused, kernels are timed by a client in the program instead. docs/kernel-verdict.md explains.",
         epilog="exit codes: 0 judged; 1 failed; 2 wrong usage; 4 can't be judged, or times only; 130 Ctrl-C;\n"
         "with --watch 0 on Ctrl-C",
@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     kernel.add_argument("--skip", type=_count, default=0, metavar="N", help="matching launches to let through before")
     kernel.add_argument("--warm-l2", action="store_true", help="leave L2 as it is; default: flushed before each pass")
     kernel.add_argument(
-        "--within", dest="within_s", type=_any_seconds, default=300.0, metavar="S", help="end it after; default: 300"
+        "--within", dest="within_s", type=_seconds, default=300.0, metavar="S", help="end it after; default: 300"
     )
     kernel.add_argument("--watch", nargs="+", metavar="FILE", help="run again when one is saved, and say what changed")
     kernel.add_argument("--details", action="store_true", help="the whole verdict instead of a few lines")

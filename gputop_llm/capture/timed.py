@@ -20,6 +20,7 @@ from gputop_llm.capture.window import Window
 from gputop_llm.errors import GputopError
 from gputop_llm.ncu import child
 from gputop_llm.sources.procfs import ProcFs
+from gputop_llm.timeline.launch_shape import Extents, extents_of
 from gputop_llm.timeline.model import Kind, Timeline
 from gputop_llm.timeline.native_format import Kinds
 from gputop_llm.timeline.read_native import read_native
@@ -33,11 +34,11 @@ _RECORD = "window{}.gtw"
 
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
-    """A kernel with one launch shape: durations in ns, sorted; blocks and threads of one, None where unknown."""
+    """A kernel with one launch shape: durations in ns, sorted; grid and block as x, y, z, None where unknown."""
 
     name: str
-    blocks: int | None
-    threads: int | None
+    grid: Extents | None
+    block: Extents | None
     durations_ns: tuple[int, ...]
 
 
@@ -137,8 +138,8 @@ def _found(records: Sequence[Path]) -> list[TimedKernel]:
         with suppress(GputopError):
             _add(read_native([record]), durations)
     found = [
-        TimedKernel(name, blocks or None, threads or None, tuple(sorted(times)))
-        for (name, blocks, threads), times in durations.items()
+        TimedKernel(name, extents_of(grid), extents_of(block), tuple(sorted(times)))
+        for (name, grid, block), times in durations.items()
     ]
     return sorted(found, key=lambda one: -sum(one.durations_ns))
 

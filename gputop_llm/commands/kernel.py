@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -121,7 +122,7 @@ class _Bench:
     def run(self) -> _Result:
         """Once; without counters, if they can't be had."""
         if self._ncu is not None and self._without is None:
-            output.complain([beforehand(self._order, self._ncu, self._last)])
+            output.complain(textwrap.wrap(beforehand(self._order, self._ncu, self._last), 80))
             try:
                 return self._profiled(collect(self._order, self._ncu, self._report))
             except Refused as refused:
@@ -155,7 +156,7 @@ class _Bench:
         if not kept:
             names = ", ".join(dict.fromkeys(printable(one.name, 60) for one in found[:_MOST_ROWS]))
             raise GputopError(f"no kernel matches /{self._order.kernel}/", f"launched were: {names}")
-        figures = tuple(of_times(one.name, one.durations_ns, one.blocks, one.threads) for one in kept)
+        figures = tuple(of_times(one.name, one.durations_ns, one.grid, one.block) for one in kept)
         return _Result(figures, tuple(_time_rows(figures)))
 
 

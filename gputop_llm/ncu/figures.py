@@ -10,6 +10,7 @@ from gputop_llm.ncu import names
 from gputop_llm.ncu.assemble import Group
 from gputop_llm.ncu.model import KernelReport
 from gputop_llm.printable import printable
+from gputop_llm.timeline.launch_shape import Extents
 from gputop_llm.verdict.kernel_names import short_name
 
 #: The class of what has no counters.
@@ -31,8 +32,8 @@ class Figures:
     full_name: str
     kind: str
     durations_ns: tuple[float, ...]
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
+    grid: Extents | None = None
+    block: Extents | None = None
     sm_pct: float | None = None
     memory_pct: float | None = None
     dram_pct: float | None = None
@@ -106,16 +107,9 @@ def figures_of(group: Group) -> Figures:
     )
 
 
-def of_times(name: str, durations_ns: Sequence[float], blocks: int | None, threads: int | None) -> Figures:
-    """The figures of a kernel of which only times are known, and how many blocks and threads it has."""
-    return Figures(
-        name=short_name(name),
-        full_name=name,
-        kind=NOT_JUDGED,
-        durations_ns=tuple(sorted(durations_ns)),
-        grid=(blocks, 1, 1) if blocks else None,
-        block=(threads, 1, 1) if threads else None,
-    )
+def of_times(name: str, durations_ns: Sequence[float], grid: Extents | None, block: Extents | None) -> Figures:
+    """The figures of a kernel of which only times are known, and its launch shape."""
+    return Figures(short_name(name), name, NOT_JUDGED, tuple(sorted(durations_ns)), grid, block)
 
 
 def _spills(kernel: KernelReport) -> float | None:
