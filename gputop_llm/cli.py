@@ -200,6 +200,27 @@ def _parser() -> argparse.ArgumentParser:
     kernel.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
     kernel.set_defaults(command="kernel")
 
+    again = commands.add_parser(
+        "rerun",
+        help="a capture's hot kernels again without the server, then under Nsight Compute",
+        description="Writes a script with the operations that may have launched a capture's hot kernels, runs it in a\n"
+        "process of its own, says which launched the same kernel (name, grid, block), and profiles that by\n"
+        "ncu. Says first what it will do, and asks. docs/rerun.md explains.",
+        epilog="exit codes: 0 run again and judged; 1 failed or no room; 2 wrong usage, or nobody to ask;\n"
+        "4 the hottest was not launched again, or can't be judged; 130 not agreed to",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    again.add_argument("file", metavar="CAPTURE", help="a capture, or the folder of one")
+    again.add_argument("--kernel", metavar="REGEX", help="only kernels whose name matches; default: the hottest")
+    again.add_argument("--model-config", metavar="FILE", help="the model's config.json, where the capture has none")
+    how = again.add_mutually_exclusive_group()
+    how.add_argument("--write", metavar="FILE", help="only write the script")
+    how.add_argument("--repro", metavar="CMD", help="profile the hottest kernel in this command instead")
+    again.add_argument("--gpu", dest="on_gpu", type=_count, metavar="N", help="on this one; default: one with room")
+    again.add_argument("--yes", action="store_true", help="agree without being asked")
+    again.add_argument("--json", action="store_true", help="JSON instead of text (docs/rerun.md)")
+    again.set_defaults(command="rerun")
+
     capture = commands.add_parser(
         "capture",
         help="records a bounded window in the running engine, then its verdict",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gputop_llm.modelmath import ModelShape, Parallel
+from gputop_llm.ncu.model import GemmShape
 from gputop_llm.rerun.case import Case
 from gputop_llm.rerun.seen import Seen
 from gputop_llm.verdict.kernel_names import Family
@@ -92,6 +93,7 @@ def _gemms(shape: ModelShape, parallel: Parallel, seen: Seen, qkv_bias: bool) ->
                 ("linear",),
                 size * (tokens * gemm.k + gemm.k * gemm.n + tokens * gemm.n),
                 _ORIGIN,
+                GemmShape(tokens, gemm.n, gemm.k, size),
             )
 
 

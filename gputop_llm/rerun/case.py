@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gputop_llm.ncu.model import GemmShape
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -15,6 +17,7 @@ class Case:
         needs: those functions' names.
         bytes: what its tensors take on the GPU.
         origin: where it comes from, as a clause.
+        gemm: the product that it computes, where it is one.
     """
 
     label: str
@@ -22,3 +25,4 @@ class Case:
     needs: tuple[str, ...]
     bytes: int
     origin: str
+    gemm: GemmShape | None = None

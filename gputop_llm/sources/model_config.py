@@ -11,6 +11,7 @@ import errno
 import json
 import posixpath
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from gputop_llm.sources.rootfs import RootFs
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
+#: For those who can't leave a thread behind for ever: a file is read in milliseconds, or by a network.
+PATIENCE_S = 3.0
 _MAX_SNAPSHOTS = 100
 _HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
@@ -79,6 +82,30 @@ class ModelConfigReader:
             raise _Refused("its files can't be read by this user: run as its user, or as root") from None
         except OSError as error:
             raise _Refused(f"its config.json can't be read: {error.strerror}") from None
+
+
+def config_of_running(pid: int, launch: ModelLaunch, within_s: float = PATIENCE_S) -> dict[str, Any]:
+    """The config.json of a running engine's model, where it can be read in time.
+
+    Raises:
+        ValueError: it can't be had; the text says why.
+    """
+    found: list[dict[str, Any] | ValueError] = []
+
+    def read() -> None:
+        try:
+            found.append(ModelConfigReader().config(pid, launch))
+        except ValueError as error:
+            found.append(error)
+
+    reader = threading.Thread(target=read, name="model config", daemon=True)
+    reader.start()
+    reader.join(within_s)
+    if not found:
+        raise _Refused(f"its config.json could not be read within {within_s:g} s")
+    if isinstance(found[0], ValueError):
+        raise found[0]
+    return found[0]
 
 
 class _Refused(ValueError):
