@@ -105,11 +105,12 @@ def _change(old: Figures, new: Figures) -> Change:
 
 
 def _noise(one: Figures) -> float:
-    """Half the range of the launches, as a part of their median."""
+    """Half the range of the launches (of many without the outer tenths), as a part of their median."""
     median_ns, known = one.median_ns, one.durations_ns
     if not median_ns or len(known) < _ENOUGH:
         return _UNKNOWN_NOISE
-    return max(_LEAST_NOISE, (known[-1] - known[0]) / 2 / median_ns)
+    outer = len(known) // 10
+    return max(_LEAST_NOISE, (known[-1 - outer] - known[outer]) / 2 / median_ns)
 
 
 def _moved(old: Figures, new: Figures) -> Iterator[tuple[str, float | None, float | None, str]]:

@@ -41,6 +41,7 @@ def change(before, after):
         ((10.0, 13.0, 9.0), (9.0, 9.1, 8.9), None),  # its own launches differ by more
         ((10.0,), (9.6,), None),  # one launch has no spread
         ((10.0,), (9.0,), True),
+        ((*[10.0] * 29, 30.0), (*[9.0] * 29, 30.0), True),  # one of many that was disturbed is no noise
     ],
 )
 def test_a_time_counts_only_beyond_the_noise(before, after, faster):
