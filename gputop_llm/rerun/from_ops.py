@@ -100,12 +100,12 @@ def case_of(operator: Operator) -> Case | None:
                 return None
             text = value
         inputs.append(text)
-    # What was left at its default is left so.
-    while inputs and inputs[-1] == "None":
-        inputs.pop()
+    # What makes its tensors of nothing doesn't say where: it would make them on the CPU.
+    if not said:
+        return None
     return Case(
         f"{operator.name} of {', '.join(said)}",
-        f'operator("{operator.name}", {", ".join(inputs)})',
+        f'operator("{operator.name.removeprefix("aten::")}", {", ".join(inputs)})',
         ("operator",),
         2 * size,
         ORIGIN,

@@ -105,11 +105,23 @@ def sampling(op, rows, vocab):
 '''
 
 OPERATOR = '''
-def operator(name, *inputs, **named):
-    """An operator as the record has it; its inputs are made where the case stands."""
-    space, _, rest = name.partition("::")
-    call = getattr(getattr(torch.ops, space), rest)
-    return lambda: call(*inputs, **named)
+def operator(name, *inputs):
+    """An ATen operator with every input of its schema, as recorded (None: not recorded); by the overload that fits."""
+    packet, failure = getattr(torch.ops.aten, name), None
+    for overload in (getattr(packet, each) for each in packet.overloads()):
+        expected = overload._schema.arguments
+        if len(expected) != len(inputs):
+            continue
+        given = [(one.default_value if value is None else value, one) for value, one in zip(inputs, expected)]
+        plain = [value for value, one in given if not one.kwarg_only]
+        named = {one.name: value for value, one in given if one.kwarg_only}
+        try:
+            overload(*plain, **named)
+        except RuntimeError as mismatch:
+            failure = mismatch
+        else:
+            return lambda: overload(*plain, **named)
+    raise failure or RuntimeError(f"no overload of aten::{name} takes {len(inputs)} inputs")
 '''
 
 INDUCTOR = '''

@@ -114,7 +114,7 @@ def test_an_operator_of_the_record_is_called_with_its_own_shapes_strides_and_typ
     cases = from_ops.of_record(record, [head], [RECORD])
 
     assert [case.call for case in cases][:1] == [
-        'operator("aten::mm", tensor(32, 2048, dtype=torch.bfloat16), '
+        'operator("mm", tensor(32, 2048, dtype=torch.bfloat16), '
         "tensor(2048, 32000, dtype=torch.bfloat16, stride=(1, 2048)))"
     ]
 
