@@ -185,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
         "with --watch 0 on Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    kernel.add_argument("-k", "--kernel", metavar="REGEX", help="only kernels whose name matches; default: every one")
+    kernel.add_argument("-k", "--kernel", metavar="REGEX", help="only kernels whose name, without arguments, matches")
     kernel.add_argument("--full", action="store_true", help="every section (about 38 passes a launch instead of 11)")
     kernel.add_argument("--launches", type=_positive, default=5, metavar="N", help="how many are profiled; default: 5")
     kernel.add_argument("--skip", type=_count, default=0, metavar="N", help="matching launches to let through before")

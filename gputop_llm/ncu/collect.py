@@ -97,7 +97,7 @@ def beforehand(order: Order, ncu: Ncu, last: Taken | None = None) -> str:
     """What a run will do, and how long that takes, as one sentence."""
     count = f"{order.launches} launch{'es' if order.launches != 1 else ''}"
     what = "4 sections" if order.round is Round.TRIAGE else "every section"
-    which = "" if order.kernel is None else f" of /{printable(order.kernel, 60)}/"
+    which = " of any kernel (-k names one)" if order.kernel is None else f" of /{printable(order.kernel, 60)}/"
     passes = last.passes if last is not None and last.passes is not None else order.round.passes
     if last is not None:
         took = f"the last time {last.wall_s:.1f} s"
@@ -168,7 +168,7 @@ def _collect(order: Order, ncu: Ncu, report: Path, folder: Path, cancelled: Call
     argv = command(order, ncu, made, log)
     with open(output, "wb") as printed:
         ended = child.run(argv, printed, order.within_s, order.cwd, order.environment, cancelled)
-    words, told = _words(log, output)
+    words, printed_words = _words(log, output)
     os.replace(output, report.with_suffix(".log"))
     if ended.code is None:
         raise _too_long(order, words)
@@ -180,19 +180,18 @@ def _collect(order: Order, ncu: Ncu, report: Path, folder: Path, cancelled: Call
             raise
         profile = None
     if profile is None:
-        raise _failed(failure, told, ended.code)
+        raise _failed(failure, printed_words, ended.code)
     os.replace(made, report)
     passes = [int(count) for count in _PASSES.findall(words)]
     code = _PROGRAM_CODE.search(words)
-    if failure is not None and failure.id == "program-failed":
-        failure = None
+    told = None if "==ERROR==" not in words or code else failure
     return Taken(
         report=report,
         profile=replace(profile, files=(str(report),)),
         passes=max(passes, default=None),
         wall_s=ended.wall_s,
         program_code=int(code[1]) if code else None,
-        trouble=failure,
+        trouble=told,
     )
 
 

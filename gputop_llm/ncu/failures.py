@@ -34,6 +34,8 @@ class Failure:
 
 
 _ROOT = "run ncu as root or with CAP_SYS_ADMIN"
+_MEMORY_FULL = "the GPU's memory is full, and ncu must save it before each replay"
+_LESS_MEMORY = "ask for fewer metrics (one pass saves nothing), use --replay-mode application, or run the kernel alone"
 _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
     (pattern, Failure(id, why, todo))
     for id, pattern, why, todo in (
@@ -88,9 +90,9 @@ _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
         ),
         (
             "no-memory-for-replay",
-            r"Failed to save memory|out of memory|Backing up device memory in system memory.*fail",
-            "the GPU's memory is full, and ncu must save it before each replay",
-            "ask for fewer metrics (one pass saves nothing), use --replay-mode application, or run the kernel alone",
+            r"Failed to save memory|out of memory",
+            _MEMORY_FULL,
+            _LESS_MEMORY,
         ),
         (
             "stream-capture",
@@ -151,6 +153,13 @@ _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
             r"launched by child processes requires",
             "the kernels are launched by a child process, which ncu did not follow",
             "add --target-processes all",
+        ),
+        (
+            # By itself it only tells that replays are slow: where nothing was profiled it is the cause.
+            "no-memory-for-replay",
+            r"Backing up device memory in system memory",
+            _MEMORY_FULL,
+            _LESS_MEMORY,
         ),
         (
             "no-match",

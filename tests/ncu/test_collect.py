@@ -125,6 +125,14 @@ def test_what_the_program_says_is_no_failure_of_ncu(shared, tmp_path):
         collect(replace(ORDER, argv=program), ncu, tmp_path / "r.ncu-rep")
 
 
+def test_a_mere_warning_is_no_trouble_and_an_error_beside_kernels_is_told(shared, tmp_path):
+    fake, ncu = shared
+    fake.plan({"report": ALONE, "log": f"{TEXTS['memory-in-the-way']}\n"})
+    assert collect(ORDER, ncu, tmp_path / "r.ncu-rep").trouble is None
+    fake.plan({"report": ALONE, "log": f"{TEXTS['stream-capture']}\n"})
+    assert collect(ORDER, ncu, tmp_path / "r.ncu-rep").trouble.id == "stream-capture"
+
+
 def test_a_program_that_fails_after_its_kernels_has_a_verdict_all_the_same(shared, tmp_path):
     fake, ncu = shared
     fake.plan({"report": ALONE})
