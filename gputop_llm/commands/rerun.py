@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
     except re.error as error:
         raise UsageError(f"--kernel {printable(arguments.kernel, 60)} is no regular expression", str(error)) from error
     config = Path(arguments.model_config) if arguments.model_config else None
-    prepared = prepare(Path(arguments.file), pattern, config)
+    prepared = prepare([Path(arguments.file)], pattern, config)
     if arguments.write is not None:
         path = Path(arguments.write)
         write_whole(path, prepared.script(path.name))

@@ -139,6 +139,8 @@ def make_job(prepared: Prepared, frame: Frame, place: Path, asked_gpu: int | Non
     Raises:
         GputopError: it can't be run, and why.
     """
+    if frame.simulated is not None:
+        raise GputopError("nothing can be run again", "this node is a simulated one", "watch a real engine")
     if not prepared.hot:
         one, why, todo = prepared.refused[0]
         raise GputopError(f"{one.short} can't be run again", why, todo)

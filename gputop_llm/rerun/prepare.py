@@ -51,29 +51,36 @@ class Prepared:
         return script(self.hot, self.cases, self.source, name, self.dtype)
 
 
-def prepare(path: Path, pattern: re.Pattern[str] | None = None, config_file: Path | None = None) -> Prepared:
+def prepare(
+    paths: Sequence[Path],
+    pattern: re.Pattern[str] | None = None,
+    config_file: Path | None = None,
+    context: Context | None = None,
+) -> Prepared:
     """Reads a capture or a bundle, and finds what may have launched its hot kernels.
 
     Args:
+        paths: of ranks of one run, or of a bundle.
         pattern: only kernels in whose name it is found.
         config_file: the model's config.json, where the capture has none.
+        context: of the capture, where it was read already.
 
     Raises:
         GputopError: the capture can't be read, or it has no such kernel.
     """
-    files, _, notes = bundle.expanded([path])
+    files, _, notes = bundle.expanded(paths)
     frames: Sequence[Mapping[str, Any]] = ()
     engine = Engine()
-    if path.is_dir():
-        taken = bundle.read(path)
+    if len(paths) == 1 and paths[0].is_dir():
+        taken = bundle.read(paths[0])
         frames = list(taken.frames())
         engine = engine_of(taken.capture, taken.environment())
-    context = Context(read_capture(files))
+    context = context or Context(read_capture(files))
     found = hot.hot_launches(context, pattern)
     if not found:
         what = f"no kernel matches /{pattern.pattern}/" if pattern is not None else "it has no kernel by itself"
         todo = "a graph replay that was recorded whole hides its kernels: take a window by the native client"
-        raise GputopError(f"nothing of {path} can be run again", what, todo)
+        raise GputopError(f"nothing of {paths[0]} can be run again", what, todo)
     refusals = [(one, hot.refusal(one)) for one in found]
     tried = tuple(one for one, why in refusals if why is None)
     model = served(engine, config_file)
@@ -97,6 +104,6 @@ def prepare(path: Path, pattern: re.Pattern[str] | None = None, config_file: Pat
         cases=tuple(cases),
         dtype=model.shape.dtype if model.shape is not None else "bf16",
         engine=engine,
-        source=path.name,
+        source=paths[0].name,
         notes=tuple(said),
     )

@@ -51,7 +51,7 @@ def trace(tmp_path_factory):
 
 
 def run_again(trace, *arguments):
-    prepared = prepare(trace)
+    prepared = prepare([trace])
     script = trace.parent / "again.py"
     script.write_text(prepared.script(script.name))
     done = subprocess.run(
