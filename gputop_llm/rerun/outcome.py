@@ -81,10 +81,9 @@ def why_not(match: Match, errors: Mapping[str, str]) -> tuple[str, str]:
         )
     family = match.hot.family
     if match.hot.name.startswith("triton_"):
-        return (
-            "torch.compile wrote it, and no readable source of that name was found in its cache",
-            "run the model's own code: --repro CMD",
-        )
+        said = next((error for case, error in errors.items() if case.startswith(f"{match.hot.name},")), None)
+        why = "no source of that name could be used" if said is None else f"its source failed ({printable(said, 120)})"
+        return f"torch.compile wrote it, and in its cache {why}", "run the model's own code: --repro CMD"
     if family in (Family.MOE_GEMM, Family.MOE_DISPATCH):
         return "operations of experts are not tried", "run the model's own code: --repro CMD"
     failed = next((error for case, error in errors.items() if "vLLM" in case or "norm" in case), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_llm.errors import GputopError
-from gputop_llm.rerun import candidates, from_ops, hot, seen
+from gputop_llm.rerun import candidates, from_ops, hot, inductor, seen
 from gputop_llm.rerun.case import Case
 from gputop_llm.rerun.hot import HotLaunch
 from gputop_llm.rerun.script import script
@@ -85,7 +85,10 @@ def prepare(
     tried = tuple(one for one, why in refusals if why is None)
     model = served(engine, config_file)
     batches = seen.batches(context, frames)
-    cases = list(from_ops.of_record(context, tried, files))
+    cases = [
+        *from_ops.of_record(context, tried, files),
+        *inductor.cases([one.name for one in tried], batches.tokens, inductor.folders()),
+    ]
     said = [*notes]
     if model.shape is not None:
         families = [one.family for one in tried]
