@@ -123,7 +123,8 @@ def command(order: Order, ncu: Ncu, report: Path, log: Path) -> list[str]:
             f"ask for {MOST_REPLAYS // order.round.passes} at most",
         )
     wanted = [
-        ("--export", str(report).replace("%", "%%")),
+        # It adds the ending itself, and replaces %h, %p and the like.
+        ("--export", str(report.with_suffix("")).replace("%", "%%")),
         ("--log-file", str(log)),
         ("--target-processes", "all"),
         ("--clock-control", "none"),

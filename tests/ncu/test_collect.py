@@ -45,7 +45,7 @@ def test_triage_asks_for_four_sections_and_leaves_the_clocks_alone(shared, tmp_p
     taken = collect(replace(ORDER, argv=("sh", "-c", "echo hello"), skip=2), ncu, tmp_path / "50%/r.ncu-rep")
     given, program = options(fake.calls()[-1])
 
-    assert given.pop("--export")[0].endswith("report.ncu-rep")
+    assert given.pop("--export")[0].startswith(f"{tmp_path}/50%%/.gputop-llm-")
     assert given.pop("--log-file")
     assert given == {
         "--target-processes": ["all"], "--clock-control": ["none"], "--cache-control": ["all"], "--launch-skip": ["2"],

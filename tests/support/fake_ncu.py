@@ -1,8 +1,8 @@
 """An ncu that is none: it really runs the program, and then does what it was told, with recorded reports and words.
 
 `install` puts it into a folder as `ncu`. Each run takes the next step of its plan, the last one for ever:
-`report` is copied to where the report is wanted, `log` and `says` are written to the log file and to standard error, `code`
-is its exit status, `hangs` makes it and a child of the program sleep. What it was called with is kept in `calls`.
+`report` is copied to where the report is wanted, `log` and `says` are written to the log file and to standard error,
+`code` is its exit status, `hangs` makes it and a child of it sleep. What it was called with is kept in `calls`.
 """
 
 from __future__ import annotations
@@ -95,14 +95,16 @@ def _run(here: Path, words: list[str], lacking: list[str]) -> int:
         print('==PROF== Profiling "ncclDevKernel_AllReduce" - 0: 0%', flush=True)
         time.sleep(600)
     program = subprocess.run(words[at:], check=False).returncode if step.get("runs", True) else 0
-    log = open(given["--log-file"], "w") if "--log-file" in given else sys.stdout
-    print(step.get("log", '==PROF== Profiling "gemm" - 0: 0%....50%....100% - 11 passes'), file=log)
+    words = step.get("log", '==PROF== Profiling "gemm" - 0: 0%....50%....100% - 11 passes') + "\n"
     if program:
-        print(f"==ERROR== The application returned an error code ({program}).", file=log)
-    log.flush()
+        words += f"==ERROR== The application returned an error code ({program}).\n"
+    if "--log-file" in given:
+        Path(given["--log-file"]).write_text(words)
+    else:
+        print(words, end="")
     sys.stderr.write(step.get("says", ""))
     if step.get("report"):
-        shutil.copyfile(step["report"], given["--export"].replace("%%", "%"))
+        shutil.copyfile(step["report"], given["--export"].replace("%%", "%") + ".ncu-rep")
     return step.get("code", program)
 
 
