@@ -228,6 +228,7 @@ def _shape(
         mla=mla,
         quantisation=stored.label if stored else "none",
         multiplies_in=(stored.multiplies_in if stored else None) or plain,
+        gated=family.gated,
         kv_bytes_auto=(stored.kv_bytes if stored else None) or _DTYPE_BYTES[plain],
         notes=notes,
     )

@@ -63,7 +63,8 @@ class ModelShape:
     `windows` are pairs of how many tokens back a layer attends (None: all) and how many layers do so. `dtype` is what
     isn't quantised ("bf16", "fp16", "fp32"), `multiplies_in` the data type of the bulk of the multiplications where
     the GPU has it, `quantisation` says how weights are stored. `kv_bytes_auto` is the size of one KV value if the
-    engine was told nothing. `notes` say what isn't in the shape (a vision tower).
+    engine was told nothing; `gated` MLPs have three matrices, others two. `notes` say what isn't in the shape (a
+    vision tower).
     """
 
     model_type: str
@@ -83,6 +84,7 @@ class ModelShape:
     quantisation: str = "none"
     multiplies_in: str = "bf16"
     kv_bytes_auto: float = 2.0
+    gated: bool = True
     notes: tuple[str, ...] = ()
 
     @property

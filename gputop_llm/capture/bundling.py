@@ -62,7 +62,9 @@ def _written(folder: Path, opened: int, cancelled: Callable[[], bool], proc: Pro
     verdict = judge(replace(timeline, origin=replace(timeline.origin, files=names)), pace=taken.pace)
     plan = taken.capture.get("plan")
     plan = plan if isinstance(plan, Mapping) else {}
-    surroundings = environment(_before(taken, plan.get("at_s")), plan.get("key"), _pid(plan), _argv(plan), proc=proc)
+    surroundings = environment(
+        _before(taken, plan.get("at_s")), plan.get("key"), _pid(plan), _argv(plan), str(plan.get("engine") or ""), proc
+    )
     with bundle_write.create(folder.parent, folder.name.strip(".")) as writer:
         for name in (*names, *map(samples_name, names), bundle.ENGINE):
             _add(writer, name, opened)

@@ -25,12 +25,19 @@ class Failure:
     why: str
     todo: str
 
+    @property
+    def refuses_counters(self) -> bool:
+        """Whether it is only the GPU's counters that can't be had."""
+        return self.id in _WITHOUT_COUNTERS
+
     def error(self, what: str) -> GputopError:
         """The failure as the sentence that the user reads. ncu changed nothing in the program that ran."""
         return GputopError(what, self.why, self.todo)
 
 
 _ROOT = "run ncu as root or with CAP_SYS_ADMIN"
+_MEMORY_FULL = "the GPU's memory is full, and ncu must save it before each replay"
+_LESS_MEMORY = "ask for fewer metrics (one pass saves nothing), use --replay-mode application, or run the kernel alone"
 _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
     (pattern, Failure(id, why, todo))
     for id, pattern, why, todo in (
@@ -85,9 +92,9 @@ _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
         ),
         (
             "no-memory-for-replay",
-            r"Failed to save memory|out of memory|Backing up device memory in system memory.*fail",
-            "the GPU's memory is full, and ncu must save it before each replay",
-            "ask for fewer metrics (one pass saves nothing), use --replay-mode application, or run the kernel alone",
+            r"Failed to save memory|out of memory",
+            _MEMORY_FULL,
+            _LESS_MEMORY,
         ),
         (
             "stream-capture",
@@ -120,10 +127,41 @@ _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
             "copy it again, whole; a newer ncu may have written it",
         ),
         (
+            "not-executable",
+            r"does not exist or is not an executable",
+            "the program is not there, or can't be executed",
+            "give its path, or make it executable",
+        ),
+        (
+            "bad-regex",
+            r"Invalid regex provided",
+            "the pattern for the kernel's name is no regular expression",
+            "escape what it means literally: 'gemm<' needs no escape, '(' and '[' do",
+        ),
+        (
+            "unknown-option",
+            r"unrecogni[sz]ed option|did not match any (section|set|metric)",
+            "this ncu does not know an option, or lacks a section",
+            "update Nsight Compute; `ncu --list-sections` shows what it has",
+        ),
+        (
+            "program-failed",
+            r"application returned an error code",
+            "the program failed before it launched a kernel that matches",
+            "run it without ncu first",
+        ),
+        (
             "child-processes",
             r"launched by child processes requires",
             "the kernels are launched by a child process, which ncu did not follow",
             "add --target-processes all",
+        ),
+        (
+            # By itself it only tells that replays are slow: where nothing was profiled it is the cause.
+            "no-memory-for-replay",
+            r"Backing up device memory in system memory",
+            _MEMORY_FULL,
+            _LESS_MEMORY,
         ),
         (
             "no-match",
@@ -134,6 +172,10 @@ _FAILURES: tuple[tuple[str, Failure], ...] = tuple(
         ),
     )
 )
+
+
+#: With these, times and grids can still be had, by who needs no counters.
+_WITHOUT_COUNTERS = frozenset(("permission", "vgpu", "confidential-computing", "no-profiler-library", "counters-busy"))
 
 
 def explain(text: str) -> Failure | None:

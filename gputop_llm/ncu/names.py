@@ -28,6 +28,7 @@ SECTORS_OF_A_LOAD = ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_o
 LOAD_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
 LOAD_REQUESTS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",)
 
+SM_CLOCK = ("gpc__cycles_elapsed.avg.per_second", "smsp__cycles_elapsed.avg.per_second")
 WAVES = ("launch__waves_per_multiprocessor",)
 REGISTERS = ("launch__registers_per_thread",)
 SHARED_PER_BLOCK = ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block")
@@ -110,7 +111,7 @@ LABELS: dict[tuple[str, str], str] = {
     ("SOL L1/TEX Cache", "%"): L1[1],
     ("Duration", "ns"): DURATION[0],
     ("Elapsed Cycles", "cycle"): "gpc__cycles_elapsed.max",
-    ("SM Frequency", "hz"): "gpc__cycles_elapsed.avg.per_second",
+    ("SM Frequency", "hz"): SM_CLOCK[0],
     ("DRAM Frequency", "hz"): "dram__cycles_elapsed.avg.per_second",
     ("Memory Throughput", "byte/s"): DRAM_RATE[0],
     ("L2 Hit Rate", "%"): L2_HIT[0],

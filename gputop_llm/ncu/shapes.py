@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gputop_llm.ncu.model import GemmShape
+from gputop_llm.timeline.launch_shape import product
 from gputop_llm.timeline.model import Kind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.kernel_names import short_name
@@ -41,7 +42,7 @@ def of_kernels(context: Context, full_names: Iterable[str]) -> Shapes:
     for row, operator in zip(rows[around >= 0], around[around >= 0], strict=True):
         shape = _product(context, int(operator))
         if shape is not None:
-            key = (short_name(timeline.name(int(ops.name_id[row]))), int(ops.grid[row]))
+            key = (short_name(timeline.name(int(ops.name_id[row]))), int(product(ops.grid[row])))
             seen.setdefault(key, Counter())[shape] += 1
     return {key: counted.most_common(1)[0][0] for key, counted in seen.items()}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gputop_llm.model.finding import Fact, Finding, Verdict, Weight
 from gputop_llm.ncu.assemble import Group
-from gputop_llm.ncu.shares import Shares, plain
+from gputop_llm.ncu.shares import Part, Shares, plain
 from gputop_llm.printable import printable
 from gputop_llm.verdict.facts import listed, share
 
@@ -28,15 +28,19 @@ _OTHER_SHAPE = {
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """A group of the profile, and its share of the window (None: not in the capture).
+    """A group of the profile, and its part of the capture (None: it isn't there).
 
     `same_grid` is true where that is the share of launches with the same grid, false where the capture has the kernel
     with other grids only, None where grids can't be compared.
     """
 
     group: Group
-    window_pct: float | None
+    part: Part | None
     same_grid: bool | None
+
+    @property
+    def window_pct(self) -> float | None:
+        return None if self.part is None else self.part.window_pct
 
     @property
     def above_pct(self) -> float | None:
@@ -48,6 +52,18 @@ class _Match:
         """Of the window."""
         window, above = self.window_pct, self.above_pct
         return None if window is None or above is None else window * above / 100
+
+    @property
+    def step_gives_pct(self) -> float | None:
+        """Of a step of the phase that it runs in."""
+        step, above = None if self.part is None else self.part.step_pct, self.above_pct
+        return None if step is None or above is None else step * above / 100
+
+    @property
+    def headroom(self) -> float | None:
+        """How many times as fast its roof is."""
+        above = self.above_pct
+        return None if above is None or above >= 100 else 100 / (100 - above)
 
 
 def beside(capture: Verdict, shares: Shares, profiled: Verdict, groups: Sequence[Group]) -> Verdict:
@@ -117,19 +133,30 @@ def _gives(match: _Match) -> Finding:
     seen = match.group.seen
     window, above, gives = match.window_pct, match.above_pct, match.gives_pct
     name = _label(match)
-    if gives is None:
+    part = match.part
+    step = f"a {part.phase} step" if part is not None and part.phase not in (None, "step") else "a step"
+    if gives is None or match.headroom is None:
         said = f"{name} is {share(window)} of the window; what lies above its floor is not known"
     else:
         said = (
-            f"What if {name} ran at its roof: at best {share(gives)} of the window ({share(window)} of it, "
-            f"{share(above)} of that above the floor)"
+            f"What if {name} ran at its roof: {match.headroom:.1f}× headroom on {share(window)} of the window = "
+            f"{share(gives)} at best"
         )
+        if part is not None and part.step_pct is not None:
+            said += f"; on {share(part.step_pct)} of {step}, {share(match.step_gives_pct)}"
     return Finding(
         id="what-if",
         weight=Weight.NOTE if gives is not None and gives < 1.0 else Weight.FINDING,
         headline=said,
         facts=(
             Fact("share of the window", window, "%", "|∪ its rows| ÷ window", "the capture"),
+            Fact(
+                f"share of {step}",
+                None if part is None else part.step_pct,
+                "%",
+                "|∪ its rows in such steps| ÷ Σ their time, begin to next begin",
+                "the capture",
+            ),
             Fact("above its floor", above, "%", "1 − floor by the roofline ÷ duration", "the profile"),
             Fact(
                 "duration under ncu",
@@ -183,6 +210,10 @@ def _row(match: _Match) -> dict[str, object]:
         "kernel": printable(match.group.seen.name),
         "at_best_pct": match.gives_pct,
         "window_pct": match.window_pct,
+        "headroom": match.headroom,
+        "phase": match.part.phase if match.part is not None else None,
+        "step_pct": match.part.step_pct if match.part is not None else None,
+        "step_at_best_pct": match.step_gives_pct,
         "above_floor_pct": match.above_pct,
         "class": match.group.seen.kind.value,
         "blocks": match.group.seen.kernel.blocks,

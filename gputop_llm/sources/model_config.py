@@ -11,6 +11,7 @@ import errno
 import json
 import posixpath
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from gputop_llm.sources.rootfs import RootFs
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
+#: For those who can't leave a thread behind for ever: a file is read in milliseconds, or by a network.
+PATIENCE_S = 3.0
 _MAX_SNAPSHOTS = 100
 _HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
@@ -52,24 +55,57 @@ class ModelConfigReader:
         if launch.problem is not None:
             return split.without_shape(launch.problem)
         try:
-            with RootFs(f"{self._proc.root}/{target.root_pid}/root", self._kernel) as root:
-                process = _Process(self._proc, target.root_pid, root)
-                if not process.is_the_one_started_at(target.started_s):
-                    return split.without_shape("the engine has ended")
-                found = _find(process, launch)
-        except GONE:
-            return split.without_shape("the engine has ended")
-        except PermissionError:
-            return split.without_shape("its files can't be read by this user: run as its user, or as root")
-        except OSError as error:
-            return split.without_shape(f"its config.json can't be read: {error.strerror}")
-        except _Refused as refusal:
-            return split.without_shape(str(refusal))
-        try:
+            found = self._found(target.root_pid, target.started_s, launch)
             shape = read_shape(parse(found.data), launch.dtype, launch.quantization)
         except (UnknownModel, _Refused) as refusal:
             return split.without_shape(str(refusal))
         return split.with_shape(shape, found.path)
+
+    def config(self, pid: int, launch: ModelLaunch) -> dict[str, Any]:
+        """The config.json itself, of the engine that this process belongs to. Takes as long as `read`.
+
+        Raises:
+            ValueError: it can't be found or read; the text says why.
+        """
+        return parse(self._found(pid, None, launch).data)
+
+    def _found(self, pid: int, started_s: float | None, launch: ModelLaunch) -> _Found:
+        try:
+            with RootFs(f"{self._proc.root}/{pid}/root", self._kernel) as root:
+                process = _Process(self._proc, pid, root)
+                if not process.is_the_one_started_at(started_s):
+                    raise _Refused("the engine has ended")
+                return _find(process, launch)
+        except GONE:
+            raise _Refused("the engine has ended") from None
+        except PermissionError:
+            raise _Refused("its files can't be read by this user: run as its user, or as root") from None
+        except OSError as error:
+            raise _Refused(f"its config.json can't be read: {error.strerror}") from None
+
+
+def config_of_running(pid: int, launch: ModelLaunch, within_s: float = PATIENCE_S) -> dict[str, Any]:
+    """The config.json of a running engine's model, where it can be read in time.
+
+    Raises:
+        ValueError: it can't be had; the text says why.
+    """
+    found: list[dict[str, Any] | ValueError] = []
+
+    def read() -> None:
+        try:
+            found.append(ModelConfigReader().config(pid, launch))
+        except ValueError as error:
+            found.append(error)
+
+    reader = threading.Thread(target=read, name="model config", daemon=True)
+    reader.start()
+    reader.join(within_s)
+    if not found:
+        raise _Refused(f"its config.json could not be read within {within_s:g} s")
+    if isinstance(found[0], ValueError):
+        raise found[0]
+    return found[0]
 
 
 class _Refused(ValueError):

@@ -63,6 +63,11 @@ class Bundle:
         with _Folder(self.path) as folder:
             yield from folder.objects(FRAMES)
 
+    def environment(self) -> Mapping[str, Any]:
+        """What it was taken in (`bundle_environment`); empty where that is not known."""
+        with _Folder(self.path) as folder:
+            return folder.json(ENVIRONMENT)
+
 
 def read(path: Path) -> Bundle:
     """Opens a bundle; its records are only named, not read.

@@ -16,6 +16,8 @@ from typing import Any
 from gputop_llm import __version__
 from gputop_llm.redact import HIDDEN
 from gputop_llm.redact_argv import is_secret_name, redact_argv, redact_strings, redact_text
+from gputop_llm.sources.model_argv import read_model_launch
+from gputop_llm.sources.model_config import config_of_running
 from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.sources.rootfs import RootFs
 
@@ -39,6 +41,7 @@ def environment(
     target_key: str | None,
     pid: int | None,
     argv: Sequence[str] = (),
+    name: str = "",
     proc: ProcFs | None = None,
     sysfs: Path = Path("/sys"),
 ) -> dict[str, Any]:
@@ -49,6 +52,7 @@ def environment(
         target_key: of the captured target in it.
         pid: a captured process, if it still runs.
         argv: its command line, where the frame doesn't have it.
+        name: of the engine, likewise.
     """
     frame = frame or {}
     missing: dict[str, str] = {} if frame else {"gpus": "nobody watched the node before the capture"}
@@ -77,12 +81,14 @@ def environment(
         },
     }
     variables, git = _of_process(pid, proc or ProcFs(), missing)
-    shown = target.get("argv") if isinstance(target.get("argv"), list) else list(argv)
+    shown = [str(word) for word in (target["argv"] if isinstance(target.get("argv"), list) else argv)]
+    config = _model_config(pid, str(target.get("engine") or name), shown, missing)
     return {
         **redact_strings(told),
-        "argv": list(redact_argv([str(item) for item in _list(shown)])),
+        "argv": list(redact_argv(shown)),
         "environment": variables,
         "git": git,
+        "model_config": redact_strings(config) if config is not None else None,
         "missing": missing,
     }
 
@@ -115,6 +121,21 @@ def _of_process(
     except OSError as error:
         missing["git"] = error.strerror or str(error)
     return variables, git
+
+
+def _model_config(pid: int | None, engine: str, argv: Sequence[str], missing: dict[str, str]) -> dict[str, Any] | None:
+    """The config.json of the model that is served: what a kernel's shape follows from."""
+    if pid is None:
+        missing["model_config"] = "no process is known"
+        return None
+    launch = read_model_launch(engine, argv)
+    try:
+        if launch.problem is not None:
+            raise ValueError(launch.problem)
+        return config_of_running(pid, launch)
+    except ValueError as error:
+        missing["model_config"] = str(error)
+        return None
 
 
 def commit_of(root: str, folder: str) -> dict[str, str] | None:

@@ -17,6 +17,9 @@ class Args(
         "external_id": "External id",
         "input_dims": "Input Dims",
         "input_dims_old": "Input dims",
+        "input_types": "Input type",
+        "input_strides": "Input Strides",
+        "concrete_inputs": "Concrete Inputs",
         "graph_id": "graph id",
         "graph_node_id": "graph node id",
     },
@@ -34,6 +37,9 @@ class Args(
     external_id: Any = None
     input_dims: msgspec.Raw = NO_TEXT
     input_dims_old: msgspec.Raw = NO_TEXT
+    input_types: msgspec.Raw = NO_TEXT
+    input_strides: msgspec.Raw = NO_TEXT
+    concrete_inputs: msgspec.Raw = NO_TEXT
     graph_id: Any = None
     graph_node_id: Any = None
 

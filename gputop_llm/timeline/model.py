@@ -73,7 +73,7 @@ class DeviceOps(_Table):
     `device` is the number that the capture itself uses, `process` a position in `Timeline.processes`.
     `launch` is the row in `HostCalls` that issued the work (many rows share one launch under graph replay).
     `graph` is the graph's id, or -1 for work outside of any graph; `graph_node` tells nodes of a replay apart.
-    `bytes` is 0 for kernels. Grid and block are the products x·y·z, 0 if unknown.
+    `bytes` is 0 for kernels. Grid and block are packed (`launch_shape`), 0 if unknown.
     """
 
     start: I64

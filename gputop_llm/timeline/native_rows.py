@@ -9,6 +9,7 @@ import numpy as np
 
 from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.demangle import demangled
+from gputop_llm.timeline.launch_shape import pack
 from gputop_llm.timeline.model import I32, I64, U8, CopyKind, Kind, Memory, Thread
 from gputop_llm.timeline.native_clock import RecordClock
 from gputop_llm.timeline.native_format import Chunk
@@ -158,8 +159,8 @@ class NativeRows:
             copy_kind=codes[0],
             src_memory=codes[1],
             dst_memory=codes[2],
-            grid=0 if sized else _product(rows["grid"]),
-            block=0 if sized else _product(rows["block"]),
+            grid=0 if sized else _packed(rows["grid"]),
+            block=0 if sized else _packed(rows["block"]),
         )
 
     def _kernel_name(self, name: int) -> int:
@@ -191,9 +192,6 @@ def _codes(length: int) -> Any:
     return np.zeros((3, length), dtype=np.uint8)
 
 
-def _product(extents: Any) -> I64:
-    """x·y·z of a launch's grid or block; 0 where that can't be."""
-    plain = extents.astype(np.int64)
-    fits = extents.astype(np.float64).prod(axis=1) < _MAX_SIZE
-    product: I64 = np.where(fits[:, None], plain, 0).prod(axis=1)
-    return product
+def _packed(extents: Any) -> I64:
+    x, y, z = extents.astype(np.int64).T
+    return pack(x, y, z)

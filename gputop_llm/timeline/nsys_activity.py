@@ -10,6 +10,7 @@ import numpy as np
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import nsys_schema as schema
 from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.launch_shape import pack
 from gputop_llm.timeline.model import I32, I64, U8, Kind
 from gputop_llm.timeline.nsys_columns import Column
 from gputop_llm.timeline.nsys_db import NsysDb
@@ -63,8 +64,7 @@ class NsysActivity:
             column("graphNodeId", 0),
             column("graphId", 0),
             column("bytes", 0),
-            schema.product(self._db, table, "grid"),
-            schema.product(self._db, table, "block"),
+            *(column(prefix + axis, 0) for prefix in ("grid", "block") for axis in "XYZ"),
         ]
         if kind is Kind.KERNEL:
             columns.append(self._kernel_name(table))
@@ -77,7 +77,8 @@ class NsysActivity:
             rows = kept(self._db, table, chunk, device=True)
             if not len(rows[0]):
                 continue
-            start, end, device, stream, pid, correlation, node, graph, size, grid, block, *rest = rows
+            start, end, device, stream, pid, correlation, node, graph, size, *more = rows
+            grid, block, rest = pack(*more[:3]), pack(*more[3:6]), more[6:]
             self.device_span = _wider(self.device_span, start, end)
             process = self._ids.process_rows(pid)
             self.workers.update(np.unique(process).tolist())

@@ -12,7 +12,7 @@ from gputop_llm.timeline.sqlite_pages import Mask, Values
 
 
 class Column(NamedTuple):
-    """A whole number to read: the first of some columns of the table that is not NULL, or the product of all of them.
+    """A whole number to read: the first of some columns of the table that is not NULL.
 
     Without names it is nothing but the default; without a default it is needed. Which of several columns counts where
     the first holds a text is not defined: no recorder writes one.
@@ -20,20 +20,19 @@ class Column(NamedTuple):
 
     names: tuple[str, ...]
     default: int | None = None
-    product: bool = False
 
     @property
     def sql(self) -> str:
         """The expression."""
         names = [quoted(name) for name in self.names]
-        value = "*".join(names) if self.product else names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
+        value = names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
         return value if self.default is None else f"ifnull({value}, {self.default})"
 
     def of(self, parts: Sequence[Values]) -> Values:
         """The numbers, given the columns by name; the default stands where there is none."""
         numbers, whole = parts[0]
         for more in parts[1:]:
-            numbers, whole = _product(numbers, whole, more) if self.product else _first(numbers, whole, more)
+            numbers, whole = _first(numbers, whole, more)
         if whole is None or self.default is None:
             return Values(numbers, whole)
         return Values(np.where(whole, numbers, self.default), None)
@@ -43,17 +42,6 @@ def _first(numbers: I64, whole: Mask | None, other: Values) -> Values:
     if whole is None:
         return Values(numbers, None)
     return Values(np.where(whole, numbers, other.numbers), None if other.whole is None else whole | other.whole)
-
-
-def _product(numbers: I64, whole: Mask | None, other: Values) -> Values:
-    if other.whole is not None:
-        whole = other.whole if whole is None else whole & other.whole
-    product = numbers * other.numbers
-    # Beyond 64 bits SQLite has no whole number either.
-    inside = np.abs(numbers.astype(np.float64) * other.numbers) < 2.0**63
-    if not inside.all():
-        whole = inside if whole is None else whole & inside
-    return Values(product, whole)
 
 
 def quoted(name: str) -> str:

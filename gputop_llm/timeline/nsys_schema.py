@@ -104,12 +104,6 @@ def column(db: NsysDb, table: str, name: str, default: int | None = None) -> Col
     return Column((name,) if default is None or db.has(table, name) else (), default)
 
 
-def product(db: NsysDb, table: str, prefix: str) -> Column:
-    """x·y·z of a launch's grid or block; 0 if unknown."""
-    names = tuple(prefix + axis for axis in "XYZ")
-    return Column(names if db.has(table, *names) else (), 0, product=True)
-
-
 def _enum(db: NsysDb, table: str, prefix: str, usual: tuple[str, ...]) -> dict[int, str]:
     if not db.has(table, "id", "name"):
         return dict(enumerate(usual))

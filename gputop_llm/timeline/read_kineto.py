@@ -17,6 +17,7 @@ from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.json_events import NO_ARGS, Args, Event
 from gputop_llm.timeline.json_stream import Header, TraceFile
 from gputop_llm.timeline.kineto_names import api_name, copy_kind, copy_memories, is_api
+from gputop_llm.timeline.launch_shape import packed_of
 from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Process, Thread, Timeline
 
 OLD_PROFILER_DEVICE = "CUDA functions"
@@ -207,8 +208,8 @@ class _Rank:
             int(direction),
             int(source),
             int(target),
-            _product(args.grid),
-            _product(args.block),
+            packed_of(args.grid),
+            packed_of(args.block),
         )
 
     def _device(self, number: int) -> int:
@@ -263,15 +264,6 @@ def _int(value: Any, default: int) -> int:
         return int(value)
     except (TypeError, ValueError, ArithmeticError):
         return default
-
-
-def _product(extents: Any) -> int:
-    if not isinstance(extents, list):
-        return 0
-    product = 1
-    for extent in extents:
-        product *= _int(extent, 0)
-    return product if 0 <= product < 2**62 else 0
 
 
 def _shapes(shapes: bytes) -> str:

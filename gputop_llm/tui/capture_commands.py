@@ -17,6 +17,8 @@ CAPTURE_COMMANDS = (
     Command("left", ("left",), "←", "earlier", "Show what was before; at a finding: the one before", "Timeline"),
     Command("right", ("right",), "→", "later", "Show what came after; at a finding: the next one", "Timeline"),
     Command("reset", ("0",), "0", "all", "Show the whole window", "Timeline", 8),
+    Command("rerun", ("n",), "n", "run again", "On a kernel's row: run it again without the server, by ncu; asks first",
+            "Kernels"),
     Command("perfetto", ("P",), "P", "Perfetto", "Save what is in view as a trace for Perfetto", "Saving", 11),
     Command("export_text", ("x",), "x", "export", "Save this screen as text", "Saving", 12),
     Command("export_svg", ("X",), "X", "export SVG", "Save this screen as an SVG picture", "Saving"),

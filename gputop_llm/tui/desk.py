@@ -186,9 +186,10 @@ class Desk:
         if viewer is not None:
             viewer.replace(result)
             return
+        from gputop_llm.tui.again import SessionNode
         from gputop_llm.tui.viewer import Viewer
 
-        viewer = self._viewers[key] = Viewer(self._app, result)
+        viewer = self._viewers[key] = Viewer(self._app, result, node=SessionNode(self._app.session))
         if self._app.on_top == "capturing":
             self._app.pop_screen()
             viewer.open("verdict")

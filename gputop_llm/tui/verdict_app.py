@@ -18,6 +18,7 @@ from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
 from gputop_llm.sampling.history import History
 from gputop_llm.tui import terminal
+from gputop_llm.tui.again import Node
 from gputop_llm.tui.capture_commands import CAPTURE_COMMANDS
 from gputop_llm.tui.draw import Block, Line, fit
 from gputop_llm.tui.panels.frame_edges import State, status_line
@@ -64,6 +65,7 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
     Args:
         files: the captures, ranks of one run.
         term: what the terminal can show.
+        node: the node that it runs on, for what is to be run there.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,8 +73,9 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
         Binding("escape", "back", "back", show=False),
     ]
 
-    def __init__(self, files: Sequence[Path], term: terminal.Terminal) -> None:
+    def __init__(self, files: Sequence[Path], term: terminal.Terminal, node: Node | None = None) -> None:
         super().__init__(term)
+        self._node = node
         self.files = tuple(files)
         self.viewer: Viewer | None = None
         self.failure: Exception | None = None
@@ -120,7 +123,7 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
         if self.failure is not None:
             self.exit(1)
         elif self._read_capture is not None and self.viewer is None:
-            self.viewer = Viewer(self, self._read_capture, self.cancelled.is_set)
+            self.viewer = Viewer(self, self._read_capture, self.cancelled.is_set, self._node)
             self.viewer.open("verdict")
         else:
             self.refresh_view()
@@ -152,14 +155,17 @@ class VerdictApp(TerminalApp, inherit_bindings=False):
         super().do_quit()
 
 
-def run(files: Sequence[Path], config: Config) -> int:
+def run(files: Sequence[Path], config: Config, node: Node | None = None) -> int:
     """Shows captures full-screen until the user leaves; returns the exit code.
+
+    Args:
+        node: the node that this runs on, for what is to be run there.
 
     Raises:
         UsageError: there is no terminal to draw on, or the files don't go together.
         GputopError: a file can't be read or is no capture, or the display failed.
     """
-    app = VerdictApp(files, terminal.check(os.environ, config))
+    app = VerdictApp(files, terminal.check(os.environ, config), node)
     try:
         code = app.run()
     finally:

@@ -21,12 +21,14 @@ from gputop_llm.store.bundle import expanded
 from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.model import Origin, Timeline
 from gputop_llm.timeline.read import read_capture
+from gputop_llm.tui.again import Again, Node
 from gputop_llm.tui.capture_commands import CAPTURE_COMMANDS
 from gputop_llm.tui.export import save, save_by
 from gputop_llm.tui.panels.timeline_picture import CAUSES, view_text
 from gputop_llm.tui.panels.timeline_scene import Place, Scene, hottest_kernel, longest_gaps, scene, slowest_steps
 from gputop_llm.tui.screens.base import MonitorScreen
 from gputop_llm.tui.screens.capture import CaptureHelp, FindingScreen, TimelineScreen, VerdictScreen
+from gputop_llm.tui.screens.rerun import RerunScreen
 from gputop_llm.tui.terminal_app import TerminalApp
 from gputop_llm.tui.viewport import Viewport
 from gputop_llm.units import seconds
@@ -34,8 +36,10 @@ from gputop_llm.verdict.assemble import judge
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.step_marks import PHASE_LABELS
 
+#: While something runs.
+_REDRAW_S = 0.25
 _OF_THE_TIMELINE = {"perfetto", "timeline"} | {c.name for c in CAPTURE_COMMANDS if c.group == "Timeline"}
-OVER = {"finding": FindingScreen, "timeline": TimelineScreen, "help": CaptureHelp}
+OVER = {"finding": FindingScreen, "timeline": TimelineScreen, "help": CaptureHelp, "rerun": RerunScreen}
 
 
 @dataclass
@@ -51,6 +55,8 @@ class Opened:
     last: dict[str, int] = field(default_factory=dict)
     #: A profile of kernels has a verdict, but no window.
     has_timeline: bool = True
+    #: The captures, as they were named.
+    paths: tuple[Path, ...] = ()
 
 
 def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancelled: Callable[[], bool]) -> Opened:
@@ -77,7 +83,7 @@ def opened(paths: Sequence[Path], progress: Callable[[str, float], None], cancel
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
     if profiles is not None:
         verdict = profiles.beside(verdict, context)
-    return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end))
+    return Opened(context, verdict, scene(context), Viewport(timeline.start, timeline.end), paths=tuple(named))
 
 
 def _page_only(verdict: Verdict) -> Opened:
@@ -94,13 +100,22 @@ class Viewer:
         app: the display.
         opened: the capture.
         cancelled: whether the display is being left, so that saving stops.
+        node: the node that the display runs on, for what is to be run on it; None where it isn't watched.
     """
 
-    def __init__(self, app: TerminalApp, opened: Opened, cancelled: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        app: TerminalApp,
+        opened: Opened,
+        cancelled: Callable[[], bool] = lambda: False,
+        node: Node | None = None,
+    ) -> None:
         self.app = app
         self.opened = opened
         self.finding = 0
+        self.again: Again | None = None
         self._cancelled = cancelled
+        self._node = node
         self._place: str | None = None
         self._page = VerdictScreen(self)
 
@@ -225,6 +240,38 @@ class Viewer:
 
     def do_reset(self) -> None:
         self._move(Viewport.reset)
+
+    # -- running again -----------------------------------------------------------
+
+    def do_rerun(self) -> None:
+        """The chosen kernel of the table, else the hottest: what would be run. The one that goes on is shown first."""
+        if self.again is None or not self.again.busy:
+            if not self.opened.paths or self._node is None:
+                raise GputopError("no kernel can be run again from here", "", "`gputop-llm rerun CAPTURE` does it")
+            name = self._page.chosen_kernel()
+            self.again = Again(self._node, self.opened.paths, self.opened.context, name, self._left)
+            self._begin(self.again.prepare)
+        self.open("rerun")
+
+    def run_again(self) -> None:
+        """What was asked about is agreed to."""
+        if self.again is not None and self.again.job is not None and self.again.state == "asking":
+            self._begin(self.again.run)
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        self.app.run_worker(self._watched(work), exit_on_error=False)
+
+    async def _watched(self, work: Callable[[], None]) -> None:
+        """Does it in a thread, and shows meanwhile how far it is."""
+        done = asyncio.ensure_future(asyncio.to_thread(work))
+        while not done.done():
+            await asyncio.wait([done], timeout=_REDRAW_S)
+            self.app.refresh_view()
+        if cast(MonitorScreen, self.app.screen).command != "rerun":
+            self.app.say("the re-run of the hot kernel has news: n on the verdict's page")
+
+    def _left(self) -> bool:
+        return self._cancelled() or not self.app.is_running
 
     # -- saving ----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.printable import printable
+from gputop_llm.timeline import launch_shape
 from gputop_llm.timeline.model import I32, I64, U8, CopyKind, Kind
 from gputop_llm.verdict.advice import EAGER_FLAGS
 from gputop_llm.verdict.context import Context
@@ -223,6 +224,7 @@ def _hottest(
 
 
 def _shape(grid: I64, block: I64) -> tuple[int | None, int | None, float | None]:
+    grid, block = launch_shape.product(grid), launch_shape.product(block)
     known = (grid > 0) & (block > 0)
     if not known.any():
         return None, None, None

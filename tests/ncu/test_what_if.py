@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,12 @@ from gputop_llm.ncu import shapes, shares, what_if
 from gputop_llm.ncu.assemble import judge as judge_profile
 from gputop_llm.ncu.model import GemmShape
 from gputop_llm.ncu.read import Profile, read_profile
+from gputop_llm.report import verdict_json, verdict_markdown, verdict_text
 from gputop_llm.timeline.read import read_capture
+from gputop_llm.tui.panels.verdict_page import verdict_rows
 from gputop_llm.verdict.assemble import judge
 from gputop_llm.verdict.context import Context
+from gputop_llm.verdict.facts import share
 from tests.support.kernels import ALONE, RAW, found, ids, kernel
 from tests.support.synth import Simulation
 from tests.support.synth_kineto import to_kineto
@@ -58,6 +62,33 @@ def test_what_it_could_give_is_its_share_of_the_window_times_what_lies_above_its
     assert (finding.of, finding.recoverable_pct) == ("window", pytest.approx(share / 2))
     assert "not-the-hot-kernel" not in ids(verdict)
     assert verdict.findings.index(finding) < verdict.findings.index(found(verdict, "kernel-latency"))
+
+
+def test_it_is_told_as_headroom_times_share_and_of_a_step_in_each_form(window):
+    at_half_of_drams_peak = kernel("hot_gemm", sm=20, memory=50, dram=50, l2=30)
+    verdict = beside(window, profile(at_half_of_drams_peak))
+    (row,) = verdict.tables["what_if"]
+    finding = found(verdict, "what-if")
+    told = (
+        f"2.0× headroom on {share(row['window_pct'])} of the window = {share(row['window_pct'] / 2)} at best; "
+        f"on {share(row['step_pct'])} of a "
+    )
+
+    assert row["headroom"] == pytest.approx(2)
+    # 100 steps of 600 + 20 µs with what the host does between them, from one's begin to the next one's.
+    assert row["window_pct"] <= row["step_pct"] < 100 * 600 / 620
+    assert row["step_at_best_pct"] == pytest.approx(row["step_pct"] / 2)
+    assert told in finding.headline
+    text, page = verdict_text.verdict_text(verdict), verdict_markdown.verdict_markdown(verdict)
+    screen = "\n".join("".join(text for text, _ in line) for line in verdict_rows(verdict, 200).lines)
+    said = json.loads(verdict_json.verdict_text(verdict))
+    assert "2.0× headroom" in text
+    assert "2.0× headroom" in page
+    assert "2.0× headroom" in screen
+    assert "What the profiled kernels could give" in text
+    assert "What the profiled kernels could give" in page
+    assert "What the profiled kernels could give" in screen
+    assert said["tables"]["what_if"][0]["headroom"] == pytest.approx(2)
 
 
 def test_a_kernel_of_little_of_the_window_is_not_the_hot_kernel(window):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import intervals, native_chunks
 from gputop_llm.timeline import native_format as form
+from gputop_llm.timeline.launch_shape import packed_of
 from gputop_llm.timeline.model import Kind, Timeline
 from gputop_llm.timeline.read_native import read_native
 from gputop_llm.verdict.assemble import judge
@@ -76,7 +77,7 @@ def test_every_row_comes_back_on_either_clock(schedule, tsc, names_last):
         (
             *(op.start, int(op.kind), op.device, op.stream, op.process, op.graph or -1, op.node or -1, op.bytes),
             *(int(op.copy), int(op.src), int(op.dst)),
-            *((np.prod(op.grid), np.prod(op.block)) if op.kind is Kind.KERNEL else (0, 0)),
+            *((packed_of(op.grid), packed_of(op.block)) if op.kind is Kind.KERNEL else (0, 0)),
         )
         for op in schedule.ops
     )

@@ -72,6 +72,14 @@ async def test_2_shows_the_timeline(key):
         assert "waits on" in screen_text(it.app)
 
 
+@keys_of("rerun")
+async def test_n_says_how_to_run_a_kernel_again_where_no_node_is_watched(key):
+    async with showing(NSYS_VLLM) as it:
+        await it.press(key)
+        assert it.on_top == "verdict"
+        assert "gputop-llm rerun" in screen_text(it.app)
+
+
 @keys_of("gap")
 async def test_g_goes_to_the_longest_gap_then_to_the_next(key):
     async with showing(NSYS_VLLM) as it:

@@ -70,7 +70,7 @@ def test_without_a_frame_it_says_what_is_missing(tmp_path):
 
     assert told["gpus"] == []
     assert told["argv"] == ["vllm", "serve", "x"]
-    assert set(told["missing"]) == {"gpus", "environment", "git"}
+    assert set(told["missing"]) == {"gpus", "environment", "git", "model_config"}
 
 
 def test_only_variables_that_change_how_an_engine_runs_are_kept():
@@ -150,3 +150,14 @@ def test_a_process_that_has_gone_is_no_failure(tmp_path):
 
     assert (told["environment"], told["git"]) == (None, None)
     assert told["missing"]["environment"] == "No such file or directory"
+
+
+def test_the_models_config_is_kept_and_why_it_is_not(tmp_path):
+    """Kernels' shapes follow from it, on a machine that has no such model."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 2048}))
+    told = environment(None, None, os.getpid(), ["vllm", "serve", str(tmp_path)], "vllm")
+    other = environment(None, None, os.getpid(), ["vllm", "serve", str(tmp_path / "none")], "vllm")
+
+    assert told["model_config"] == {"model_type": "llama", "hidden_size": 2048}
+    assert other["model_config"] is None
+    assert "no such file" in other["missing"]["model_config"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.launch_shape import packed_of
 from gputop_llm.timeline.model import Device, Origin, Process, Thread, Timeline
 from tests.support.synth import Op, Schedule
 
@@ -45,6 +46,6 @@ def _row(op: Op, builder: TimelineBuilder) -> tuple[int, ...]:
         int(op.copy),
         int(op.src),
         int(op.dst),
-        op.grid[0] * op.grid[1] * op.grid[2],
-        op.block[0] * op.block[1] * op.block[2],
+        packed_of(op.grid),
+        packed_of(op.block),
     )

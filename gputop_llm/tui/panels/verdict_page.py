@@ -13,6 +13,11 @@ from gputop_llm.tui.draw import Block, Line, Run, cells, pad, rule, width_of, wr
 _WEIGHT_ROLES = {Weight.NOTE: "dim", Weight.FINDING: "strong", Weight.SEVERE: "warn"}
 _NAME_CELLS = 42
 _LABEL = 15
+#: What can be done with a row of a table.
+_HINTS: Mapping[str, list[Run]] = {
+    "gaps": [("Enter", "key"), (" goes there", "dim")],
+    "kernels": [("n", "key"), (" runs one again, alone", "dim")],
+}
 
 
 def capture_line(verdict: Verdict) -> Line:
@@ -45,8 +50,7 @@ def verdict_rows(verdict: Verdict, width: int) -> Block:
         row([(printable(f"{fact.name}: {words.amount(fact)}"), ""), (_beside(fact), "dim")], f"fact:{number}")
     for name, title in words.TABLES.items():
         if rows := verdict.tables.get(name):
-            hint: list[Run] = [("Enter", "key"), (" goes there", "dim")] if name == "gaps" else []
-            lines.append(rule([(title, "title")], width, hint))
+            lines.append(rule([(title, "title")], width, _HINTS.get(name, [])))
             head, *body = _table(rows, width)
             lines.append([(head, "dim")])
             for number, text in enumerate(body):

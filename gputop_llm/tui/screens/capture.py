@@ -78,6 +78,13 @@ class VerdictScreen(CaptureEdges, MonitorScreen):
     def page_text(self) -> str:
         return self.rows.text()
 
+    def chosen_kernel(self) -> str | None:
+        """The full name of the kernel that the cursor is on; None where it is elsewhere."""
+        kind, _, number = (self.rows.cursor or "").partition(":")
+        return (
+            str(self.viewer.opened.verdict.tables["kernels"][int(number)]["full_name"]) if kind == "kernels" else None
+        )
+
     def rows_below(self) -> int:
         return self.rows.rows_below
 

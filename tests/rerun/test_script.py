@@ -1,0 +1,96 @@
+"""What the written script does, run here with a torch that only keeps time and launches nothing."""
+
+from __future__ import annotations
+
+import json
+import types
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from gputop_llm.errors import GputopError
+from gputop_llm.rerun.case import Case
+from gputop_llm.rerun.hot import HotLaunch
+from gputop_llm.rerun.match import launched_of
+from gputop_llm.rerun.script import script
+
+HOT = HotLaunch("gemm", (2, 64, 1), (384, 1, 1), 0, 1, 0, 50.0, 10.0, 12_000.0, np.zeros(1, np.int64))
+LINEAR = Case("linear, 32 tokens", "linear(32, 2048, 8192)", ("linear",), 40 << 20, "it")
+
+
+class FakeTorch(types.ModuleType):
+    """Launches by `launch`, each of 10 µs after its call; writes them as torch.profiler does."""
+
+    def __init__(self):
+        super().__init__("torch")
+        self.bfloat16 = self.float32 = None
+        self.now, self.events = 0.0, []
+        self.cuda = types.SimpleNamespace(synchronize=lambda: None)
+        activity = types.SimpleNamespace(CPU=0, CUDA=1)
+        self.profiler = types.SimpleNamespace(
+            ProfilerActivity=activity, profile=self.profile, record_function=self.record_function
+        )
+
+    def launch(self, name, grid, duration_us, category="cuda_runtime"):
+        number = len(self.events)
+        at = {"ts": self.now, "dur": 1.0, "args": {"correlation": number}}
+        self.events.append({"ph": "X", "cat": category, "name": "cudaLaunchKernel", **at})
+        args = {"correlation": number, "grid": grid, "block": [384, 1, 1]}
+        self.events.append(
+            {"ph": "X", "cat": "kernel", "name": name, "ts": self.now + 10, "dur": duration_us, "args": args}
+        )
+        self.now += 2.0
+
+    @contextmanager
+    def record_function(self, name):
+        began = self.now
+        yield
+        self.events.append(
+            {"ph": "X", "cat": "user_annotation", "name": name, "ts": began, "dur": self.now - began, "args": {}}
+        )
+        self.now += 1.0
+
+    @contextmanager
+    def profile(self, activities):
+        self.events.clear()
+        # As Kineto writes them: neither has arguments.
+        self.events.append({"ph": "X", "cat": "overhead", "name": "Buffer Flush", "ts": 0.0, "dur": 1.0})
+        self.events.append({"ph": "M", "name": "process_name"})
+        yield types.SimpleNamespace(export_chrome_trace=self.export)
+
+    def export(self, path):
+        with open(path, "w") as file:
+            json.dump({"traceEvents": self.events}, file)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    made = FakeTorch()
+    monkeypatch.setitem(__import__("sys").modules, "torch", made)
+    space = {"__name__": "again", "__doc__": ""}
+    exec(compile(script([HOT], [LINEAR], "a.json", "again.py"), "again.py", "exec"), space)
+    return made, space
+
+
+def test_only_what_the_operation_launched_is_told_and_by_its_median(fake):
+    torch, space = fake
+    durations = iter([9.0, 9.0, 9.0, 12.0, 11.0, 40.0])
+
+    def step():
+        torch.launch("gemm", [2, 64, 1], next(durations), "cuda_driver")
+        torch.launch("reduce", [64, 1, 1], 2.0)
+
+    found = space["launched"](step, 3, lambda: torch.launch("sum", [8, 1, 1], 30.0))
+    told, errors = launched_of({"cases": [{"case": "it", "kernels": found, "error": None}]})
+
+    assert errors == {}
+    assert [(one.name, one.grid, one.duration_us, one.calls) for one in told] == [
+        ("gemm", (2, 64, 1), 12.0, 3),
+        ("reduce", (64, 1, 1), 2.0, 3),
+    ]
+
+
+def test_there_is_nothing_to_write_without_an_operation():
+    with pytest.raises(GputopError, match="no operation is known"):
+        script([HOT], [], "a.json", "again.py")
