@@ -21,6 +21,8 @@ _MOST_PROCESSES = 32
 _SEARCHED = 4096
 _SEARCH_S = 0.2
 _LISTED = 4096
+# All processes of an engine write to the same few places, which stay what they are.
+_KNOWN_S = 300.0
 # What stands between an engine and its file in a shell's pipeline.
 _FILTERS = frozenset(
     ("tee", "cat", "ts", "grep", "sed", "awk", "gawk", "mawk", "rotatelogs", "cronolog", "multilog", "svlogd", "s6-log")
@@ -65,6 +67,7 @@ class LogFinder:
     def __init__(self, proc: ProcFs, host: str = "") -> None:
         self._proc = proc
         self._host = host
+        self._known: dict[tuple[int, int], tuple[Place | str, float]] = {}
 
     def find(self, pids: Iterable[int]) -> Found:
         """Where these processes of one engine write to, its root first."""
@@ -77,7 +80,7 @@ class LogFinder:
                     return Found(tuple(places.values()), None)
         if places:
             return Found(tuple(places.values()), None)
-        return Found((), why[0] if why else "none of its processes can be seen")
+        return Found((), why[0] if why else "its processes are gone, or have closed stdout and stderr")
 
     def _look(self, pid: int, number: int, places: dict[tuple[int, int], Place], why: list[str]) -> None:
         stream = "stdout" if number == 1 else "stderr"
@@ -92,13 +95,13 @@ class LogFinder:
                 why.append(f"{stream} can't be looked at ({os.strerror(error.errno or 0)})")
             return
         identity = found.st_dev, found.st_ino
-        if identity in places:
-            return
-        try:
-            place = self._place(pid, number, link, stat.S_ISREG(found.st_mode))
-        except OSError as error:
-            why.append(f"{stream} can't be looked at ({os.strerror(error.errno or 0)})")
-            return
+        place, until_s = self._known.get(identity, ("", 0.0))
+        if time.monotonic() >= until_s:
+            try:
+                place = self._place(pid, number, link, stat.S_ISREG(found.st_mode))
+            except OSError as error:
+                place = f"can't be looked at ({os.strerror(error.errno or 0)})"
+            self._known[identity] = place, time.monotonic() + _KNOWN_S
         if isinstance(place, Place):
             places[identity] = place
         else:

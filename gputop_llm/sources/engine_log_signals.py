@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gputop_llm.model.log import START, LogSignal
 from gputop_llm.model.symptom import Severity
@@ -27,9 +27,6 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?:: \S.*)?$")
 _ENDS_ON_PURPOSE = ("KeyboardInterrupt", "SystemExit", "asyncio.exceptions.CancelledError")
 _DIGITS = re.compile(r"\d+")
 
-# When a line was written, and by what that is known ("line" or "read").
-When = Callable[[], tuple[float | None, str]]
-
 
 @dataclass(slots=True)
 class _Traceback:
@@ -38,24 +35,41 @@ class _Traceback:
     where: str | None = None
 
 
+@dataclass(slots=True)
+class _Kept:
+    """The newest of lines that are alike, as it was written."""
+
+    kind: str
+    severity: Severity
+    body: str
+    where: str | None
+    count: int
+    position: int | None
+    at_s: float | None = None
+    at_from: str = "read"
+
+
 class Signals:
     """What the lines of one log say so far, in bounded memory. `seen` counts the signals, repeated ones too."""
 
     def __init__(self) -> None:
         self.seen = 0
-        self._kept: dict[tuple[str, str], LogSignal] = {}
+        self._kept: dict[str, _Kept] = {}
         self._open: dict[str, _Traceback] = {}
 
     def feed(self, lines: Iterable[bytes], when: Callable[[int], tuple[float | None, str]]) -> None:
-        """Takes the next lines.
+        """Takes the next lines. Of thousands that are alike only the newest costs more than a look.
 
         Args:
-            when: tells of the line at a position when it was written.
+            when: tells of the line at a position when it was written, and by what that is known ("line", "read").
         """
         for position, line in enumerate(lines):
             if self._open or hinted(line):
-                text = line.decode("utf-8", "backslashreplace")
-                self._line(text, lambda position=position: when(position))  # type: ignore[misc]
+                self._line(line.decode("utf-8", "backslashreplace"), position)
+        for kept in self._kept.values():
+            if kept.position is not None:
+                kept.at_s, kept.at_from = when(kept.position)
+                kept.position = None
 
     @property
     def waiting(self) -> bool:
@@ -64,9 +78,20 @@ class Signals:
 
     def all(self) -> tuple[LogSignal, ...]:
         """What was found, in the order it was written (last)."""
-        return tuple(self._kept.values())
+        return tuple(
+            LogSignal(
+                kind=kept.kind,
+                severity=kept.severity,
+                text=printable(redact_text(kept.body), TEXT),
+                at_s=kept.at_s,
+                at_from=kept.at_from,
+                where=None if kept.where is None else printable(kept.where, TEXT),
+                count=kept.count,
+            )
+            for kept in self._kept.values()
+        )
 
-    def _line(self, text: str, when: When) -> None:
+    def _line(self, text: str, position: int) -> None:
         source, logged, body = body_of(text)
         if body.startswith(("  | ", "  + ")):
             # A group of exceptions is drawn as a tree.
@@ -76,13 +101,11 @@ class Signals:
             if open_one is not None or len(self._open) < _OPEN:
                 self._open[source] = _Traceback(logged)
             return
-        if open_one is not None and self._continued(source, open_one, logged, body, when):
+        if open_one is not None and self._continued(source, open_one, logged, body, position):
             return
-        known = wording_of(body)
-        if known is not None:
-            self._add(*known, body, when, None)
+        self._add(body, position, None, None)
 
-    def _continued(self, source: str, open_one: _Traceback, logged: bool, body: str, when: When) -> bool:
+    def _continued(self, source: str, open_one: _Traceback, logged: bool, body: str, position: int) -> bool:
         """Whether the line belongs to the traceback, as far as can be told."""
         open_one.lines += 1
         if open_one.lines > _LONGEST:
@@ -98,21 +121,28 @@ class Signals:
             return False
         del self._open[source]
         severity = Severity.NOTE if body.startswith(_ENDS_ON_PURPOSE) else Severity.WARNING
-        self._add(*(wording_of(body) or ("exception", severity)), body, when, open_one.where)
+        self._add(body, position, open_one.where, ("exception", severity))
         return True
 
-    def _add(self, kind: str, severity: Severity, body: str, when: When, where: str | None) -> None:
-        self.seen += 1
-        text = printable(redact_text(body.strip()), TEXT)
-        at_s, at_from = when()
-        key = kind, _DIGITS.sub("#", text)
+    def _add(self, body: str, position: int, where: str | None, otherwise: tuple[str, Severity] | None) -> None:
+        """Keeps a line that says something known, or that is something `otherwise`."""
+        body = body.strip()
+        key = _DIGITS.sub("#", body[:TEXT])
         before = self._kept.pop(key, None)
-        new = LogSignal(kind, severity, text, at_s, at_from, printable(where, TEXT) if where else None)
         if before is not None:
-            new = replace(new, count=before.count + 1, where=new.where or before.where)
-        self._kept[key] = new
-        of_start = kind in START
-        alike = [k for k in self._kept if (k[0] in START) == of_start]
+            before.body, before.position, before.where = body, position, where or before.where
+            before.count += 1
+            self._kept[key] = before
+        else:
+            known = wording_of(body) or otherwise
+            if known is None:
+                return
+            self._kept[key] = _Kept(*known, body, where, 1, position)
+            self._make_room(known[0] in START)
+        self.seen += 1
+
+    def _make_room(self, of_start: bool) -> None:
+        alike = [key for key, kept in self._kept.items() if (kept.kind in START) == of_start]
         if len(alike) > (MOST_OF_START if of_start else MOST):
             # Of the start the first ones are kept: what comes later under such a name is a guess.
             del self._kept[alike[-1] if of_start else alike[0]]

@@ -33,12 +33,12 @@ class Wording(NamedTuple):
 
     kind: str
     severity: Severity
-    hint: bytes
+    hint: str
     pattern: re.Pattern[str]
 
 
 def _row(kind: str, severity: Severity, hint: str, pattern: str | None = None) -> Wording:
-    return Wording(kind, severity, hint.encode(), re.compile(pattern or re.escape(hint)))
+    return Wording(kind, severity, hint, re.compile(pattern or re.escape(hint)))
 
 
 WORDINGS: tuple[Wording, ...] = (
@@ -117,7 +117,7 @@ WORDINGS: tuple[Wording, ...] = (
     _row("died", _CRITICAL, "terminate called after throwing an instance of "),
 )
 
-_HINTS = (*dict.fromkeys(w.hint for w in WORDINGS), TRACEBACK.encode())
+_HINTS = (*dict.fromkeys(w.hint.encode() for w in WORDINGS), TRACEBACK.encode())
 
 
 def hinted(text: bytes) -> bool:
@@ -144,4 +144,4 @@ def body_of(line: str) -> tuple[str, bool, str]:
 
 def wording_of(body: str) -> tuple[str, Severity] | None:
     """Kind and severity of a line's body; None for a line that says nothing known."""
-    return next(((w.kind, w.severity) for w in WORDINGS if w.pattern.match(body)), None)
+    return next(((w.kind, w.severity) for w in WORDINGS if w.hint in body and w.pattern.match(body)), None)

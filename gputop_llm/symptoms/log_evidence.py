@@ -12,7 +12,8 @@ from gputop_llm.units import uptime
 
 # What was written longer ago belongs to another story.
 _WITHIN_S = 900.0
-_KINDS: Mapping[str, frozenset[str]] = {
+# Rule → kinds of signals that have to do with it.
+QUOTED: Mapping[str, frozenset[str]] = {
     "stalled": frozenset((*FAILURES, "slow")),
     "metrics-stale": frozenset((*FAILURES, "slow")),
     "errors-rising": frozenset(FAILURES),
@@ -29,7 +30,7 @@ def with_log(symptom: Symptom, frame: Frame, engines: Iterable[str]) -> Symptom:
     Args:
         engines: subjects of the engines that it is of ("engine:<key of the target>").
     """
-    kinds = _KINDS.get(symptom.id)
+    kinds = QUOTED.get(symptom.id)
     if kinds is None or not frame.logs:
         return symptom
     keys = {engine.partition(":")[2] for engine in engines}

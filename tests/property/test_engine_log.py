@@ -15,7 +15,7 @@ from gputop_llm.sources.engine_log_wording import TRACEBACK, WORDINGS
 NEAR_S = 1_795_991_088.0
 _parts = st.one_of(
     st.binary(max_size=40),
-    st.sampled_from([w.hint for w in WORDINGS]),
+    st.sampled_from([w.hint.encode() for w in WORDINGS]),
     st.sampled_from(
         [
             TRACEBACK.encode() + b"\n",

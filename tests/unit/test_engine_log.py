@@ -146,10 +146,10 @@ def test_output_that_goes_nowhere_readable(running, tmp_path):
     assert why[3] == why[4] == "stdout is a file that is not open for writing"
 
 
-def test_a_process_that_is_gone_or_somebody_elses():
+def test_a_process_that_is_gone():
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert source(gone).poll().problem == "none of its processes can be seen"
+    assert source(gone).poll().problem == "its processes are gone, or have closed stdout and stderr"
 
 
 @pytest.mark.parametrize(

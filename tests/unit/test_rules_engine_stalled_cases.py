@@ -21,6 +21,7 @@ from gputop_llm.model import (
 from gputop_llm.model.symptom import Severity
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.symptoms.catalogue import RULES as ALL
+from gputop_llm.symptoms.log_evidence import QUOTED
 from gputop_llm.symptoms.rules.stalled import RULES
 from tests.support import frames as recorded
 from tests.support import symptom_frames as sf
@@ -92,6 +93,10 @@ def test_an_engine_that_ended_is_told_with_what_its_log_says_of_the_cause():
     assert found.causes[0].speaks_for == ("its log: torch.OutOfMemoryError: CUDA out of memory.",)
     (said,) = [e.text for e in found.evidence if e.name == "its log says"]
     assert said == "torch.OutOfMemoryError: CUDA out of memory., 41 s ago"
+
+
+def test_the_log_is_evidence_for_rules_that_there_are():
+    assert set(QUOTED) <= {rule.id for rule in ALL}
 
 
 ORPHAN = recorded.target(
