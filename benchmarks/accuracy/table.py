@@ -75,7 +75,8 @@ def _confusion(scored: dict[Job, Score]) -> Iterator[str]:
             "" if one.said_pct is None or one.gained_pct is None else f"{one.said_pct:.0f} / {one.gained_pct:.0f} %"
         )
         twin = "fixed" if job.fixed else "cause"
-        yield f"| {job.case} | {twin} | {job.route} | {one.expected} | {_cell(one.first)} | {_cell(found)} | {right} | {shares} |"
+        cells = (job.case, twin, job.route, one.expected, _cell(one.first), _cell(found), right, shares)
+        yield f"| {' | '.join(cells)} |"
 
 
 def _cell(text: str) -> str:
