@@ -54,20 +54,18 @@ def context_sum(cache: Any) -> Any:
 
 
 @triton.jit
-def _chain(out, turns, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    cols = tl.arange(0, SIZE)
-    value = cols.to(tl.float32)
+def _chase(table, out, turns):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0)
     for _ in range(turns):
-        value = value * 0.999 + 0.5
-    tl.store(out + tl.program_id(0) * SIZE + cols, value)
+        at = tl.load(table + at)
+    tl.store(out + tl.program_id(0), at)
 
 
-def chain(out: Any, turns: int) -> None:
-    """Fills [blocks, 1024] with the end of a chain of so many multiply-adds: arithmetic only, a block of 1,024 threads
-    for each row.
+def chase(table: Any, out: Any, turns: int) -> None:
+    """Follows a table of positions (int32) from 0, 1, 2, … for so many turns, by a block of 1,024 threads for each
+    element of `out`: one load waits for the other, whoever else is on the SM.
     """
-    blocks, size = out.shape
-    _chain[(blocks,)](out, turns, SIZE=size, num_warps=32)
+    _chase[(len(out),)](table, out, turns, num_warps=32)
 
 
 @triton.jit

@@ -41,7 +41,11 @@ CASE = Case(
     "sampler-tail",
     cause="sampling row by row: a dozen kernels for each sequence in each step",
     remedy="the same operations once, on the whole batch",
-    truth=Truth(first=("launch-bound",), gain=(0.2, 0.95)),
+    truth=Truth(
+        first=("launch-bound",),
+        gain=(0.2, 0.95),
+        not_compared="the finding's share is of the waits between kernels; fewer kernels work less, too",
+    ),
     build=build,
     not_on_cpu="a CPU goes through the rows one by one in either form",
 )

@@ -39,7 +39,6 @@ CASE = Case(
     truth=Truth(
         first=(),
         kernel=("kernel-dram-bound",),
-        symptoms=("bandwidth-bound",),
         never=("host-bound", "gpu-starved"),
         gain=(0.3, 0.6),
         unseen="the GPU is busy with matrix products all the time; that they wait for bytes only counters tell",
