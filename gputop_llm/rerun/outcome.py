@@ -107,7 +107,7 @@ def server_line(cost: ServerCost) -> str:
     before, during, after = (
         DASH if rate is None else f"{rate:,.0f}" for rate in (cost.before, cost.during, cost.after)
     )
-    change = f" ({100 * (cost.during / cost.before - 1):+.0f} %)" if cost.before and cost.during is not None else ""
+    change = f" ({round(100 * (cost.during / cost.before - 1)):+d} %)" if cost.before and cost.during is not None else ""
     return f"the server: {before} tokens/s before, {during} meanwhile{change}, {after} after"
 
 

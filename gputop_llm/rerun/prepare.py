@@ -15,6 +15,8 @@ from gputop_llm.rerun.hot import HotLaunch
 from gputop_llm.rerun.script import script
 from gputop_llm.rerun.served import Engine, engine_of, served
 from gputop_llm.store import bundle
+from gputop_llm.timeline.intervals import clip, length, union
+from gputop_llm.timeline.model import Kind
 from gputop_llm.timeline.read import read_capture
 from gputop_llm.verdict.context import Context
 
@@ -89,7 +91,7 @@ def prepare(
         *from_ops.of_record(context, tried, files),
         *inductor.cases([one.name for one in tried], batches.tokens, inductor.folders()),
     ]
-    said = [*notes]
+    said = [*notes, *_hidden(context)]
     if model.shape is not None:
         families = [one.family for one in tried]
         derived = candidates.of_families(families, model.shape, model.parallel, batches, model.qkv_bias)
@@ -110,3 +112,17 @@ def prepare(
         source=paths[0].name,
         notes=tuple(said),
     )
+
+
+def _hidden(context: Context) -> list[str]:
+    """That graph replays were recorded whole: the kernels in them are unknown, and may be the hottest."""
+    main, timeline = context.main, context.timeline
+    rows = (timeline.ops.kind == Kind.GRAPH) & (timeline.ops.device == main.device) if main is not None else None
+    if main is None or rows is None or not bool(rows.any()):
+        return []
+    ops = timeline.ops.take(rows)
+    share = 100.0 * length(*union(*clip(ops.start, ops.end, timeline.start, timeline.end))) / main.busy_ns
+    return [
+        f"{share:.0f} % of the GPU's time is graph replays that were recorded whole: for the kernels in them take a "
+        "window by the native client (`gputop-llm capture --route native`)"
+    ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from gputop_llm.capture.engine_watch import EngineSample
 from gputop_llm.errors import GputopError
 from gputop_llm.ncu.model import GemmShape
 from gputop_llm.ncu.tool import Ncu
@@ -97,6 +99,26 @@ def test_what_was_launched_again_is_told_also_where_ncu_cannot_profile_it(tmp_pa
 
     assert finished.outcome.matches[0].best is not None
     assert (finished.verdict, finished.why) == (None, "no ncu")
+
+
+def test_the_servers_rate_is_watched_before_meanwhile_and_after(tmp_path, monkeypatch):
+    monkeypatch.setattr("gputop_llm.rerun.job.BESIDE_S", 0.2)
+    seen = []
+
+    def samples():
+        now = time.monotonic_ns()
+        if not seen or now - seen[-1].mono_ns > 10**7:
+            seen.append(EngineSample(now, 0.0, 0, generation_tokens=now / 1e7))
+        return seen
+
+    told = []
+    finished = job(tmp_path, printed((NAME, [2, 64, 1])), gpu=replace(GPU, serving=True)).run(samples, told.append)
+    cost = finished.outcome.cost
+
+    assert [cost.before, cost.during, cost.after] == pytest.approx([100.0] * 3)
+    assert told == ["watching the server's rate before", "running 1 operations", "watching the server's rate after"]
+    lines = outcome_lines(job(tmp_path, "").prepared, finished.outcome)
+    assert any("100 tokens/s before, 100 meanwhile (+0 %), 100 after" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +223,6 @@ def test_the_scripts_process_sees_one_gpu_and_nothing_of_this_program():
 
 
 def test_what_it_cost_the_server_is_from_its_own_counter_of_tokens():
-    from gputop_llm.capture.engine_watch import EngineSample
-
     tokens = [0, 100, 200, 280, 360, 460, 560]
     samples = [EngineSample(n * 10**9, 0.0, 0, generation_tokens=float(t)) for n, t in enumerate(tokens)]
     cost = server_cost(samples, 2 * 10**9, 4 * 10**9)
