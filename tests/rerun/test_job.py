@@ -82,6 +82,13 @@ def test_what_launches_the_same_kernel_is_profiled_alone_and_judged_by_its_shape
     assert outcome_object(made.prepared, finished.outcome)["reproduced_pct"] == 60.0
 
 
+def test_a_match_that_takes_much_longer_than_live_is_said_to_be_doubtful(tmp_path):
+    made = job(tmp_path, printed((NAME, [2, 64, 1])).replace("12.1", "60.5"))
+    text = " ".join(" ".join(outcome_lines(made.prepared, made.run(lambda: ()).outcome)).split())
+
+    assert "4.8 times the live duration" in text
+
+
 def test_another_grid_is_no_match_and_is_said_with_what_to_do(tmp_path):
     made = job(tmp_path, printed((NAME, [2, 63, 1])))
     finished = made.run(lambda: ())
