@@ -63,6 +63,9 @@ class Job:
         """What must be known before saying yes, as (label, text)."""
         hot = self.prepared.hot
         beside = f"; a server works on it: {SERVING_COST}; what it really costs is measured" if self.gpu.serving else ""
+        taken_on, here = self.prepared.gpu, self.gpu.name
+        other = taken_on is not None and here is not None and here not in taken_on
+        beside += f"; the capture is of a {taken_on}: its kernels are hardly those of this GPU" if other else ""
         needed = size(needs_bytes(self.prepared.cases))
         then = "what launches the hottest kernel again, under ncu: 3 launches, 4 sections, under a minute"
         return [

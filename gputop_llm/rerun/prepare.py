@@ -32,6 +32,7 @@ class Prepared:
         dtype: the model's, "bf16" where that isn't known.
         engine: the captured one.
         source: the capture's name.
+        gpu: what it was taken on; None where it doesn't say.
     """
 
     hot: tuple[HotLaunch, ...]
@@ -41,6 +42,7 @@ class Prepared:
     engine: Engine
     source: str
     notes: tuple[str, ...]
+    gpu: str | None = None
 
     def script(self, name: str) -> str:
         """Its text; `name` is what the file is called.
@@ -111,6 +113,7 @@ def prepare(
         engine=engine,
         source=paths[0].name,
         notes=tuple(said),
+        gpu=next((one.name for one in context.timeline.devices if one.number == found[0].device), None),
     )
 
 

@@ -148,6 +148,10 @@ def test_the_plan_says_where_by_what_and_what_it_costs_a_server(tmp_path):
     assert "100 GiB free" in facts["on"]
     assert "under 15 %" in facts["on"]
     assert facts["then"] == "no ncu"
+    assert "hardly those of this GPU" not in facts["on"]
+    other = job(tmp_path, "")
+    other = replace(other, prepared=replace(other.prepared, gpu="NVIDIA A100"))
+    assert "the capture is of a NVIDIA A100" in dict(other.facts())["on"]
 
 
 def test_a_collective_is_refused_with_the_reason():
