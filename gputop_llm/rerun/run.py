@@ -71,8 +71,8 @@ def run_script(
         raise GputopError("the re-run was ended", f"it took longer than {within_s:g} s", "run the script by hand")
     if ended.code != 0:
         raise GputopError("the re-run failed", last, f"run it by hand: {python.path} {script}")
-    # Libraries print what they like in front of it.
-    found = re.search(r"^\{\n.*^\}\s*\Z", text, re.MULTILINE | re.DOTALL)
+    # Libraries print what they like before and after it.
+    found = re.search(r"^\{\n.*^\}$", text, re.MULTILINE | re.DOTALL)
     try:
         told = json.loads(found[0]) if found else None
     except ValueError:

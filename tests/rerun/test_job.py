@@ -43,7 +43,8 @@ def hot(name=NAME, grid=(2, 64, 1), busy_pct=60.0):
 def printed(*kernels, error=None):
     rows = [{"name": n, "grid": g, "block": [384, 1, 1], "duration_us": 12.1, "calls": 5} for n, g in kernels]
     cases = [{"case": LINEAR.label, "kernels": rows, "error": error}]
-    return "a warning of some library\n" + json.dumps({"torch": "2.11.0", "device": "H200", "cases": cases}, indent=1)
+    said = json.dumps({"torch": "2.11.0", "device": "H200", "cases": cases}, indent=1)
+    return f"a warning of some library\n{said}\n[W] another one at its end\n"
 
 
 def python(tmp_path, says, code=0):
