@@ -104,6 +104,8 @@ class Job:
             told("watching the server's rate before")
             _wait_for(samples, time.monotonic_ns() + int(BESIDE_S * 1e9), cancelled)
         told(f"running {len(self.prepared.cases)} operations")
+        # Who keeps them forgets them after some minutes.
+        before = tuple(samples())
         began_ns = time.monotonic_ns()
         printed = run_script(self.python, self.script, variables, cancelled=cancelled)
         launched, errors = launched_of(printed)
@@ -120,7 +122,7 @@ class Job:
         ended_ns = time.monotonic_ns()
         told("watching the server's rate after")
         _wait_for(samples, ended_ns + int(BESIDE_S * 1e9), cancelled)
-        return replace(finished, outcome=replace(outcome, cost=server_cost(samples(), began_ns, ended_ns)))
+        return replace(finished, outcome=replace(outcome, cost=server_cost([*before, *samples()], began_ns, ended_ns)))
 
     def _profiled(
         self,

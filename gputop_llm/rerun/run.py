@@ -86,9 +86,10 @@ def server_cost(samples: Sequence[EngineSample], began_ns: int, ended_ns: int) -
     """What the engine's counter of tokens says of a time in which something else ran.
 
     Args:
-        samples: of one engine, oldest first.
+        samples: of one engine.
         began_ns, ended_ns: CLOCK_MONOTONIC.
     """
+    samples = sorted({one.mono_ns: one for one in samples}.values(), key=lambda one: one.mono_ns)
     before = [one for one in samples if one.mono_ns <= began_ns]
     after = [one for one in samples if one.mono_ns >= ended_ns]
     during = [*before[-1:], *(one for one in samples if began_ns < one.mono_ns < ended_ns), *after[:1]]
