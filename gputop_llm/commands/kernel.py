@@ -182,7 +182,7 @@ def _print(result: _Result, changed: Sequence[Change], as_json: bool, once: bool
     lines = list(result.lines)
     for one in changed[:_MOST_ROWS]:
         name = [f"{printable(one.after.name, 70)}:"] if len(changed) > 1 else []
-        lines += [*name, *one.lines()]
+        lines += [*name, *(part for line in one.lines() for part in textwrap.wrap(line, 80, subsequent_indent="    "))]
     output.write_text("\n".join(lines) + "\n")
 
 

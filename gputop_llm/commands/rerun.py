@@ -69,7 +69,7 @@ def _run_again(prepared: Prepared, arguments: Namespace) -> int:
             return samples_in(session.history.frames(_BEFORE_S), frame.focus) if frame.focus is not None else ()
 
         finished = job.run(samples, lambda text: output.complain([text]))
-    _print_finished(job, finished, arguments.json)
+    _print_finished(job, finished, arguments.file, arguments.json)
     first = finished.outcome.matches[0].best is not None
     return ExitCode.OK if first and finished.verdict is not None and finished.verdict.judged else ExitCode.PARTIAL
 
@@ -85,14 +85,14 @@ def _profile_command(prepared: Prepared, arguments: Namespace) -> int:
     taken = collect(order, ncu, folder_for(prepared, _place()) / "repro.ncu-rep")
     verdict, groups = verdict_of(taken, hot)
     told = {"schema": SCHEMA, "kernel": printable(hot.name), "command": arguments.repro, "report": str(taken.report)}
-    _print(told, verdict, _verdict_lines(verdict, groups, taken.report), arguments.json)
+    _print(told, verdict, _verdict_lines(verdict, groups, arguments.file, taken.report), arguments.json)
     return ExitCode.OK if verdict.judged else ExitCode.PARTIAL
 
 
-def _print_finished(job: Job, finished: Finished, as_json: bool) -> None:
+def _print_finished(job: Job, finished: Finished, capture: str, as_json: bool) -> None:
     lines = outcome_lines(job.prepared, finished.outcome)
     if finished.verdict is not None and finished.report is not None:
-        lines += ["", *_verdict_lines(finished.verdict, finished.groups, finished.report)]
+        lines += ["", *_verdict_lines(finished.verdict, finished.groups, capture, finished.report)]
     else:
         lines += ["", f"not profiled: {finished.why}"]
     told = {
@@ -103,8 +103,9 @@ def _print_finished(job: Job, finished: Finished, as_json: bool) -> None:
     _print(told, finished.verdict, lines, as_json)
 
 
-def _verdict_lines(verdict: Verdict, groups: tuple[Group, ...], report: Path) -> list[str]:
-    return [*brief(verdict, groups), f"all of it: gputop-llm verdict {shlex.quote(str(report))}"]
+def _verdict_lines(verdict: Verdict, groups: tuple[Group, ...], capture: str, report: Path) -> list[str]:
+    files = f"{shlex.quote(capture)} {shlex.quote(str(report))}"
+    return [*brief(verdict, groups), f"what it could give of the capture: gputop-llm verdict {files}"]
 
 
 def _print(told: dict[str, Any], verdict: Verdict | None, lines: list[str], as_json: bool) -> None:

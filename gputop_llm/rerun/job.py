@@ -6,9 +6,9 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gputop_llm.capture.engine_watch import EngineSample
@@ -63,6 +63,9 @@ class Job:
         """What must be known before saying yes, as (label, text)."""
         hot = self.prepared.hot
         beside = f"; a server works on it: {SERVING_COST}; what it really costs is measured" if self.gpu.serving else ""
+        taken_on, here = self.prepared.gpu, self.gpu.name
+        other = taken_on is not None and here is not None and here not in taken_on
+        beside += f"; the capture is of a {taken_on}: its kernels are hardly those of this GPU" if other else ""
         needed = size(needs_bytes(self.prepared.cases))
         then = "what launches the hottest kernel again, under ncu: 3 launches, 4 sections, under a minute"
         return [
@@ -96,36 +99,49 @@ class Job:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self.script, self.text)
         variables = environment(self.gpu)
-        if self.gpu.serving:
+        watched = self.gpu.serving or bool(samples())
+        if watched:
             told("watching the server's rate before")
             _wait_for(samples, time.monotonic_ns() + int(BESIDE_S * 1e9), cancelled)
         told(f"running {len(self.prepared.cases)} operations")
+        # Who keeps them forgets them after some minutes.
+        before = tuple(samples())
         began_ns = time.monotonic_ns()
         printed = run_script(self.python, self.script, variables, cancelled=cancelled)
-        ended_ns = time.monotonic_ns()
-        cost = None
-        if self.gpu.serving:
-            told("watching the server's rate after")
-            _wait_for(samples, ended_ns + int(BESIDE_S * 1e9), cancelled)
-            cost = server_cost(samples(), began_ns, ended_ns)
         launched, errors = launched_of(printed)
         found = matches(self.prepared.hot, launched)
         device, torch = str(printed.get("device")), str(printed.get("torch"))
-        outcome = Outcome(self.script, self.python, self.gpu, found, errors, device, torch, cost)
-        best = next((match for match in found if match.best is not None), None)
+        outcome = Outcome(self.script, self.python, self.gpu, found, errors, device, torch)
+        try:
+            finished = self._profiled(outcome, variables, told, cancelled)
+        except GputopError as failure:
+            # What was launched again is known all the same.
+            finished = Finished(outcome, why=failure.sentence())
+        if not watched:
+            return finished
+        ended_ns = time.monotonic_ns()
+        told("watching the server's rate after")
+        _wait_for(samples, ended_ns + int(BESIDE_S * 1e9), cancelled)
+        return replace(finished, outcome=replace(outcome, cost=server_cost([*before, *samples()], began_ns, ended_ns)))
+
+    def _profiled(
+        self,
+        outcome: Outcome,
+        variables: Mapping[str, str],
+        told: Callable[[str], None],
+        cancelled: Callable[[], bool],
+    ) -> Finished:
+        """The hottest kernel that was launched again, under ncu."""
+        best = next((match for match in outcome.matches if match.best is not None), None)
         if best is None or best.best is None:
             return Finished(outcome, why="nothing was launched again: there is nothing to profile")
         if self.ncu is None:
             return Finished(outcome, why=self.without)
         order = order_for(best, self.python, self.script, variables)
         told(beforehand(order, self.ncu))
-        try:
-            taken = collect(order, self.ncu, self.folder / "rerun.ncu-rep", cancelled)
-            case = next(case for case in self.prepared.cases if case.label == best.best.case)
-            verdict, groups = verdict_of(taken, best.hot, case)
-        except GputopError as failure:
-            # What was launched again is known all the same.
-            return Finished(outcome, why=failure.sentence())
+        taken = collect(order, self.ncu, self.folder / "rerun.ncu-rep", cancelled)
+        case = next(case for case in self.prepared.cases if case.label == best.best.case)
+        verdict, groups = verdict_of(taken, best.hot, case)
         return Finished(outcome, verdict, groups, taken.report)
 
 

@@ -20,7 +20,10 @@ from gputop_llm.units import DASH
 from gputop_llm.verdict.kernel_names import Family
 
 SCHEMA = "gputop-llm/rerun/1"
-_WIDTH = 100
+_WIDTH = 80
+_BELOW = " " * 10
+#: Beyond it a match computes something else, or on other data.
+_OTHER_DURATION = 1.5
 _ENGINES_OWN = (Family.ATTENTION, Family.KV_WRITE, Family.NORM, Family.ROPE, Family.ACTIVATION)
 
 
@@ -107,7 +110,9 @@ def server_line(cost: ServerCost) -> str:
     before, during, after = (
         DASH if rate is None else f"{rate:,.0f}" for rate in (cost.before, cost.during, cost.after)
     )
-    change = f" ({100 * (cost.during / cost.before - 1):+.0f} %)" if cost.before and cost.during is not None else ""
+    change = (
+        f" ({round(100 * (cost.during / cost.before - 1)):+d} %)" if cost.before and cost.during is not None else ""
+    )
     return f"the server: {before} tokens/s before, {during} meanwhile{change}, {after} after"
 
 
@@ -132,14 +137,14 @@ def _page(prepared: Prepared, outcome: Outcome) -> Iterator[str]:
     for match in outcome.matches:
         hot, best = match.hot, match.best
         again = f"{best.duration_us:.1f}" if best else DASH
-        yield f"{hot.busy_pct:>4.1f} % {hot.median_ns / 1e3:>8.1f} {again:>8}  {printable(hot.short, 72)}"
-        yield from _wrapped(f"grid {extents(hot.grid)}, block {extents(hot.block)}{_by(match)}", " " * 26)
+        yield f"{hot.busy_pct:>4.1f} % {hot.median_ns / 1e3:>8.1f} {again:>8}  {printable(hot.short, 54)}"
+        yield from _wrapped(f"grid {extents(hot.grid)}, block {extents(hot.block)}{_by(match)}", _BELOW)
         if best is None:
             why, todo = why_not(match, outcome.errors)
-            yield from _wrapped(f"{why}: {todo}", " " * 26)
+            yield from _wrapped(f"{why}: {todo}", _BELOW)
     for one, why, todo in prepared.refused:
-        yield f"{one.busy_pct:>4.1f} % {one.median_ns / 1e3:>8.1f} {'not run':>8}  {printable(one.short, 72)}"
-        yield from _wrapped(f"{why}: {todo}", " " * 26)
+        yield f"{one.busy_pct:>4.1f} % {one.median_ns / 1e3:>8.1f} {'not run':>8}  {printable(one.short, 54)}"
+        yield from _wrapped(f"{why}: {todo}", _BELOW)
     if prepared.notes:
         yield ""
         for note in prepared.notes:
@@ -150,7 +155,11 @@ def _by(match: Match) -> str:
     if match.best is None:
         return ""
     others = len({one.case for one in match.same} - {match.best.case})
-    return f": {match.best.case}{f' (and {others} other cases)' if others else ''}"
+    said = f": {match.best.case}{f' (and {others} other cases)' if others else ''}"
+    ratio = match.best.duration_us / (match.hot.median_ns / 1e3) if match.hot.median_ns else 1.0
+    if not 1 / _OTHER_DURATION <= ratio <= _OTHER_DURATION:
+        said += f"; {ratio:.1f} times the live duration: another shape, or other inputs than the live ones"
+    return said
 
 
 def _wrapped(text: str, indent: str = "", later: str | None = None) -> list[str]:

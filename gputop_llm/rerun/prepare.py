@@ -15,6 +15,8 @@ from gputop_llm.rerun.hot import HotLaunch
 from gputop_llm.rerun.script import script
 from gputop_llm.rerun.served import Engine, engine_of, served
 from gputop_llm.store import bundle
+from gputop_llm.timeline.intervals import clip, length, union
+from gputop_llm.timeline.model import Kind
 from gputop_llm.timeline.read import read_capture
 from gputop_llm.verdict.context import Context
 
@@ -30,6 +32,7 @@ class Prepared:
         dtype: the model's, "bf16" where that isn't known.
         engine: the captured one.
         source: the capture's name.
+        gpu: what it was taken on; None where it doesn't say.
     """
 
     hot: tuple[HotLaunch, ...]
@@ -39,6 +42,7 @@ class Prepared:
     engine: Engine
     source: str
     notes: tuple[str, ...]
+    gpu: str | None = None
 
     def script(self, name: str) -> str:
         """Its text; `name` is what the file is called.
@@ -89,7 +93,7 @@ def prepare(
         *from_ops.of_record(context, tried, files),
         *inductor.cases([one.name for one in tried], batches.tokens, inductor.folders()),
     ]
-    said = [*notes]
+    said = [*notes, *_hidden(context)]
     if model.shape is not None:
         families = [one.family for one in tried]
         derived = candidates.of_families(families, model.shape, model.parallel, batches, model.qkv_bias)
@@ -109,4 +113,19 @@ def prepare(
         engine=engine,
         source=paths[0].name,
         notes=tuple(said),
+        gpu=next((one.name for one in context.timeline.devices if one.number == found[0].device), None),
     )
+
+
+def _hidden(context: Context) -> list[str]:
+    """That graph replays were recorded whole: the kernels in them are unknown, and may be the hottest."""
+    main, timeline = context.main, context.timeline
+    rows = (timeline.ops.kind == Kind.GRAPH) & (timeline.ops.device == main.device) if main is not None else None
+    if main is None or rows is None or not bool(rows.any()):
+        return []
+    ops = timeline.ops.take(rows)
+    share = 100.0 * length(*union(*clip(ops.start, ops.end, timeline.start, timeline.end))) / main.busy_ns
+    return [
+        f"{share:.0f} % of the GPU's time is graph replays that were recorded whole: for the kernels in them take a "
+        "window by the native client (`gputop-llm capture --route native`)"
+    ]

@@ -71,8 +71,8 @@ def run_script(
         raise GputopError("the re-run was ended", f"it took longer than {within_s:g} s", "run the script by hand")
     if ended.code != 0:
         raise GputopError("the re-run failed", last, f"run it by hand: {python.path} {script}")
-    # Libraries print what they like in front of it.
-    found = re.search(r"^\{\n.*^\}\s*\Z", text, re.MULTILINE | re.DOTALL)
+    # Libraries print what they like before and after it.
+    found = re.search(r"^\{\n.*^\}$", text, re.MULTILINE | re.DOTALL)
     try:
         told = json.loads(found[0]) if found else None
     except ValueError:
@@ -86,9 +86,10 @@ def server_cost(samples: Sequence[EngineSample], began_ns: int, ended_ns: int) -
     """What the engine's counter of tokens says of a time in which something else ran.
 
     Args:
-        samples: of one engine, oldest first.
+        samples: of one engine.
         began_ns, ended_ns: CLOCK_MONOTONIC.
     """
+    samples = sorted({one.mono_ns: one for one in samples}.values(), key=lambda one: one.mono_ns)
     before = [one for one in samples if one.mono_ns <= began_ns]
     after = [one for one in samples if one.mono_ns >= ended_ns]
     during = [*before[-1:], *(one for one in samples if began_ns < one.mono_ns < ended_ns), *after[:1]]

@@ -276,7 +276,8 @@ def _next_capture(hot: Hot, opaque_ns: int, proposed: tuple[HotKernel, ...]) -> 
         return "a short Kineto window: the kernels inside of the graph replays (their mix, not their idle time)"
     if not proposed:
         return None
-    return f"ncu on {listed((k.name for k in proposed), 2)}: at least {NCU_WORTH_PCT:.0f} % of the window each"
+    names = listed((k.name for k in proposed), 2)
+    return f"ncu on {names} (`gputop-llm rerun`, beside the server): at least {NCU_WORTH_PCT:.0f} % of the window each"
 
 
 def _family_fact(hot: Hot, family: HotFamily) -> Fact:

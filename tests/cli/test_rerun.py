@@ -28,6 +28,7 @@ def test_without_a_config_and_operators_it_says_what_is_missing():
 
     assert (done.returncode, done.stdout) == (ExitCode.FAILED, "")
     assert "nothing to run again" in done.stderr
+    assert "graph replays that were recorded whole" in done.stderr
     assert "--model-config" in done.stderr
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from gputop_llm.capture.engine_watch import EngineSample
 from gputop_llm.errors import GputopError
 from gputop_llm.ncu.model import GemmShape
 from gputop_llm.ncu.tool import Ncu
@@ -41,7 +43,8 @@ def hot(name=NAME, grid=(2, 64, 1), busy_pct=60.0):
 def printed(*kernels, error=None):
     rows = [{"name": n, "grid": g, "block": [384, 1, 1], "duration_us": 12.1, "calls": 5} for n, g in kernels]
     cases = [{"case": LINEAR.label, "kernels": rows, "error": error}]
-    return "a warning of some library\n" + json.dumps({"torch": "2.11.0", "device": "H200", "cases": cases}, indent=1)
+    said = json.dumps({"torch": "2.11.0", "device": "H200", "cases": cases}, indent=1)
+    return f"a warning of some library\n{said}\n[W] another one at its end\n"
 
 
 def python(tmp_path, says, code=0):
@@ -80,6 +83,13 @@ def test_what_launches_the_same_kernel_is_profiled_alone_and_judged_by_its_shape
     assert outcome_object(made.prepared, finished.outcome)["reproduced_pct"] == 60.0
 
 
+def test_a_match_that_takes_much_longer_than_live_is_said_to_be_doubtful(tmp_path):
+    made = job(tmp_path, printed((NAME, [2, 64, 1])).replace("12.1", "60.5"))
+    text = " ".join(" ".join(outcome_lines(made.prepared, made.run(lambda: ()).outcome)).split())
+
+    assert "4.8 times the live duration" in text
+
+
 def test_another_grid_is_no_match_and_is_said_with_what_to_do(tmp_path):
     made = job(tmp_path, printed((NAME, [2, 63, 1])))
     finished = made.run(lambda: ())
@@ -97,6 +107,28 @@ def test_what_was_launched_again_is_told_also_where_ncu_cannot_profile_it(tmp_pa
 
     assert finished.outcome.matches[0].best is not None
     assert (finished.verdict, finished.why) == (None, "no ncu")
+
+
+def test_the_servers_rate_is_watched_before_meanwhile_and_after(tmp_path, monkeypatch):
+    monkeypatch.setattr("gputop_llm.rerun.job.BESIDE_S", 0.2)
+    seen = []
+
+    def samples():
+        now = time.monotonic_ns()
+        # What is older is forgotten, as a session's history does.
+        seen[:] = [one for one in seen if now - one.mono_ns < 3 * 10**8]
+        if not seen or now - seen[-1].mono_ns > 10**7:
+            seen.append(EngineSample(now, 0.0, 0, generation_tokens=now / 1e7))
+        return seen
+
+    told = []
+    finished = job(tmp_path, printed((NAME, [2, 64, 1])), gpu=replace(GPU, serving=True)).run(samples, told.append)
+    cost = finished.outcome.cost
+
+    assert [cost.before, cost.during, cost.after] == pytest.approx([100.0] * 3)
+    assert told == ["watching the server's rate before", "running 1 operations", "watching the server's rate after"]
+    lines = outcome_lines(job(tmp_path, "").prepared, finished.outcome)
+    assert any("100 tokens/s before, 100 meanwhile (+0 %), 100 after" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +151,10 @@ def test_the_plan_says_where_by_what_and_what_it_costs_a_server(tmp_path):
     assert "100 GiB free" in facts["on"]
     assert "under 15 %" in facts["on"]
     assert facts["then"] == "no ncu"
+    assert "hardly those of this GPU" not in facts["on"]
+    other = job(tmp_path, "")
+    other = replace(other, prepared=replace(other.prepared, gpu="NVIDIA A100"))
+    assert "the capture is of a NVIDIA A100" in dict(other.facts())["on"]
 
 
 def test_a_collective_is_refused_with_the_reason():
@@ -201,8 +237,6 @@ def test_the_scripts_process_sees_one_gpu_and_nothing_of_this_program():
 
 
 def test_what_it_cost_the_server_is_from_its_own_counter_of_tokens():
-    from gputop_llm.capture.engine_watch import EngineSample
-
     tokens = [0, 100, 200, 280, 360, 460, 560]
     samples = [EngineSample(n * 10**9, 0.0, 0, generation_tokens=float(t)) for n, t in enumerate(tokens)]
     cost = server_cost(samples, 2 * 10**9, 4 * 10**9)

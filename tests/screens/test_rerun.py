@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gputop_llm.errors import NothingFound
 from gputop_llm.ncu.tool import NoNcu
 from gputop_llm.rerun import job
 from gputop_llm.rerun.place import Python
+from gputop_llm.tui.again import SessionNode
 from tests.support import frames
 from tests.support.capture_app import showing
 from tests.support.captures import CAPTURES
@@ -96,3 +101,30 @@ async def test_esc_is_no_and_a_node_that_is_full_is_told(interpreter):
             assert it.on_top == "verdict"
         assert "no GPU has room" in viewer.again.failure.sentence()
         assert not (interpreter / "ran").exists()
+
+
+async def test_leaving_ends_what_runs(interpreter):
+    (interpreter / "python").write_text(f"#!/bin/sh\necho $$ > {interpreter}/pid\nexec sleep 600\n")
+    async with showing(KINETO_VLLM_CPU) as it:
+        viewer = it.app.viewer
+        viewer._node = Here()
+        viewer.opened = replace(viewer.opened, paths=(Path(CAPTURES / KINETO_VLLM_CPU),))
+        await it.press("n")
+        await it.until(lambda: viewer.again.state == "asking")
+        await it.press("y")
+        await it.until(lambda: (interpreter / "pid").exists() and (interpreter / "pid").read_text().strip())
+    pid = int((interpreter / "pid").read_text())
+    give_up = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < give_up, "it still runs"
+        await asyncio.sleep(0.02)
+
+
+def test_the_sessions_node_has_its_newest_frame_and_the_pace_of_what_is_attached():
+    session = SimpleNamespace(latest=None, history=SimpleNamespace(frames=lambda _seconds: [frames.one_gpu_loaded()]))
+    with pytest.raises(NothingFound):
+        SessionNode(session).frame()
+    assert SessionNode(session).samples() == ()
+    session.latest = frames.one_gpu_loaded()
+    assert SessionNode(session).frame() is session.latest
+    assert SessionNode(session).samples()[0].running == 32.0
