@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gputop_llm.capture import endpoint_way, kineto_daemon_way, kineto_way, native_way
-from gputop_llm.capture.nsys import session_way, system_way
+from gputop_llm.capture.nsys import gated_way, session_way, system_way
 from gputop_llm.capture.way import Route, Seen, Way
 from gputop_llm.errors import UsageError
 
 WAYS: tuple[Way, ...] = (
     native_way.WAY,
     session_way.WAY,
+    gated_way.WAY,
     endpoint_way.WAY,
     kineto_daemon_way.WAY,
     kineto_way.WAY,

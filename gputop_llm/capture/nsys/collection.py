@@ -41,12 +41,19 @@ class Collection:
         session: its ID, or the name of one that is made for it.
         folder: of the capture.
         options: of its start.
+        theirs: whether somebody else has started it: the reports stay where they are.
     """
 
     def __init__(
-        self, tool: Tool, session: str, folder: CaptureFolder, options: Sequence[tuple[str, str]] = ()
+        self,
+        tool: Tool,
+        session: str,
+        folder: CaptureFolder,
+        options: Sequence[tuple[str, str]] = (),
+        theirs: bool = False,
     ) -> None:
         self._options = options
+        self._theirs = theirs
         self.tool = tool
         self.session = session
         self._folder = folder
@@ -61,7 +68,8 @@ class Collection:
     def step(self) -> Step:
         """What undoes it."""
         place, name = self._folder.named
-        return {"do": STOP, "nsys": str(self.tool.path), "session": self.session, "folder": place, "name": name}
+        step = {"do": STOP, "nsys": str(self.tool.path), "session": self.session, "folder": place, "name": name}
+        return {**step, "theirs": self._theirs}
 
     def start(self) -> None:
         """Starts it.
@@ -69,10 +77,7 @@ class Collection:
         Raises:
             GputopError: it did not start.
         """
-        try:
-            self._raw.mkdir(mode=0o700)
-        except OSError as error:
-            raise GputopError(f"cannot make {self._raw}", error.strerror or str(error)) from error
+        self._make_raw()
         self.tool.start(self._output, self._options)
         until = time.monotonic() + _APPEARS_WITHIN_S
         while True:
@@ -91,9 +96,13 @@ class Collection:
             GputopError: there is no report, or it can't be read.
         """
         files: Sequence[Path] = ()
+        if self._theirs:
+            self._make_raw()
         try:
             files, self.words = self.tool.stop(self.session, STOP_WITHIN_S)
-        except GputopError:
+        except GputopError as failure:
+            if self._theirs:
+                raise GputopError(failure.what, failure.why, "its own report is where it was told to write") from None
             # A program that ended takes its session along; the report is then written by what is left of it, and the
             # export after it: whether that is whole can't be told.
             if not self._written():
@@ -119,6 +128,12 @@ class Collection:
             time.sleep(1.0)
         return False
 
+    def _make_raw(self) -> None:
+        try:
+            self._raw.mkdir(mode=0o700)
+        except OSError as error:
+            raise GputopError(f"cannot make {self._raw}", error.strerror or str(error)) from error
+
     def _make_record(self, files: Sequence[Path]) -> None:
         export = self._ours(files, (EXPORT,))
         if export is None:
@@ -135,14 +150,14 @@ class Collection:
         self.whole = True
 
     def _ours(self, files: Sequence[Path], endings: Sequence[str]) -> Path | None:
-        """The file of one of these kinds: where it was to be; else where nsys says that it put it."""
+        """The file of one of these kinds: where it was to be; else the last that nsys says it has written."""
         planned = [self._output.with_suffix(ending) for ending in endings]
         named = [path for path in files if path.suffix in endings]
-        for path in (*planned, *named):
+        for path in (*planned, *reversed(named)):
             with suppress(OSError):
                 about = os.lstat(path)
                 if stat.S_ISREG(about.st_mode) and about.st_size > 0 and about.st_uid in (0, os.geteuid()):
-                    if path.parent == self._raw:
+                    if path.parent == self._raw or self._theirs:
                         return path
                     return Path(shutil.move(path, self._output.with_suffix(path.suffix)))
         return None
@@ -169,7 +184,7 @@ def undo(step: Step) -> str | None:
     """Stops the collection of a capture whose process is gone, and keeps its record; why not, as a clause."""
     path = Path(str(step.get("nsys")))
     folder = CaptureFolder(Path(str(step.get("folder"))), str(step.get("name")))
-    collection = Collection(Tool(path), str(step.get("session")), folder)
+    collection = Collection(Tool(path), str(step.get("session")), folder, theirs=bool(step.get("theirs")))
     try:
         if (doubt := distrusted(path)) is not None:
             return f"nsys was not stopped: {doubt}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gputop_llm.capture.nsys.found import InTheWay, session_of
+from gputop_llm.capture.nsys.state import LOOK_WITHIN_S, session_now, taken
 from gputop_llm.capture.way import Cost, Route, Seen, Setting, Taker, Way, Words
+from gputop_llm.errors import GputopError
 
 if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
@@ -25,12 +27,16 @@ WRITTEN = (
 
 
 def look(seen: Seen) -> tuple[Route, ...]:
-    """Whether the process was started under an nsys that can be used."""
+    """Whether the process was started under an nsys that can be used, and whose session is at rest."""
     key, title = "nsys-session", "Nsight Systems window"
     found = session_of(seen.pid, seen.proc)
     if isinstance(found, InTheWay):
         return (Route(key, title, "closed", found.why, found.opens),)
-    return (Route(key, title, "open"),)
+    try:
+        why, opens = taken(session_now(found, LOOK_WITHIN_S))
+    except GputopError as failure:
+        why, opens = failure.why, failure.todo
+    return (Route(key, title, "closed" if why else "open", why, opens),)
 
 
 def words(plan: Plan) -> Words:
