@@ -158,7 +158,7 @@ def client(listener, behaviour):
 def main():
     path, behaviour = sys.argv[1:]
     assert behaviour in BEHAVIOURS
-    for library in Path(os.environ["FAKE_CUDA"]).iterdir() if "FAKE_CUDA" in os.environ else ():
+    for library in Path(os.environ["FAKE_CUDA"]).glob("*.so*") if "FAKE_CUDA" in os.environ else ():
         ctypes.CDLL(str(library))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path.replace("PID", f"{os.getpid()}-{start_ticks()}"))

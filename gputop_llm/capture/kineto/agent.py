@@ -30,7 +30,7 @@ START_WITHIN_S = 10.0
 #: Room that must be free where the trace is written, bytes.
 ROOM_BYTES = 1 << 30
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-PREFIX = "gputop-llm-trace-"
+PREFIX, TRACE = "gputop-llm-trace-", "trace.json"
 
 
 class Refusal(Exception):
@@ -179,7 +179,7 @@ def folder_for_trace() -> str:
 def saved(result: Any) -> "tuple[int, int]":
     """A descriptor of the trace, whose file is gone again, and its size in bytes."""
     folder = folder_for_trace()
-    path = os.path.join(folder, "trace.json")
+    path = os.path.join(folder, TRACE)
     try:
         result.save(path)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.folder import PART, CaptureFolder
+from gputop_llm.capture.guards import disk_at, disk_full
 from gputop_llm.capture.nsys.export import clean
 from gputop_llm.capture.nsys.failures import explained, meaning_of
 from gputop_llm.capture.nsys.tool import Tool, distrusted
 from gputop_llm.capture.undo import Step
 from gputop_llm.errors import GputopError
+from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store.bundle import EXPORT
 
 RECORD = f"nsys{EXPORT}"
@@ -30,6 +32,8 @@ _APPEARS_WITHIN_S = 10.0
 #: A report of a program that ended meanwhile is written by nsys itself.
 _WRITTEN_WITHIN_S = 30.0
 _LOOK_S = 0.1
+#: A process that is only being started has no command line yet.
+_BECOMES_S = 0.5
 _REPORTS = (".nsys-rep", ".qdrep")
 
 
@@ -54,6 +58,8 @@ class Collection:
     ) -> None:
         self._options = options
         self._theirs = theirs
+        #: What a dead worker has recorded is kept wherever it fits.
+        self._guarded = True
         self.tool = tool
         self.session = session
         self._folder = folder
@@ -105,16 +111,60 @@ class Collection:
                 raise GputopError(failure.what, failure.why, "its own report is where it was told to write") from None
             # A program that ended takes its session along; the report is then written by what is left of it, and the
             # export after it: whether that is whole can't be told.
-            if not self._written():
+            if self.goes_on() or not self._written():
                 raise
-            report = self._output.with_suffix(".nsys-rep")
-            self._output = self._output.with_name("exported")
-            self.tool.export(report, self._output.with_suffix(EXPORT), EXPORT_WITHIN_S)
+            self._export_anew()
         self._make_record(files)
+
+    def finish(self) -> None:
+        """The same for a worker that is gone, from wherever it was; what it had begun to run is waited for.
+
+        Raises:
+            GputopError: there is no report, or it can't be read.
+        """
+        self._guarded = False
+        until = time.monotonic() + STOP_WITHIN_S
+        quiet = time.monotonic() + _BECOMES_S
+        while time.monotonic() < min(until, quiet):
+            time.sleep(_LOOK_S)
+            if self._runs():
+                quiet = time.monotonic() + _BECOMES_S
+        if self.goes_on():
+            self.stop()
+        elif not (self._folder.inside / RECORD).exists() and self._output.with_suffix(".nsys-rep").exists():
+            self._export_anew()
+            self._make_record(())
+
+    def goes_on(self) -> bool:
+        """Whether nsys collects, or waits for a range.
+
+        Raises:
+            GputopError: it can't be asked.
+        """
+        now = self.tool.session(self.session)
+        return now is not None and now.collecting
 
     def remove(self) -> None:
         """Removes what nsys wrote."""
         shutil.rmtree(self._raw, ignore_errors=True)
+
+    def _runs(self) -> bool:
+        """Whether a command of nsys for this collection still runs: it outlives whoever ran it."""
+        proc = ProcFs()
+        for pid in proc.pids():
+            with suppress(OSError):
+                argv = proc.argv(pid)
+                # A script has its interpreter before it.
+                named = str(self.tool.path) in argv[:2] and {"start", "stop", "export"} & set(argv[1:3])
+                if named and (f"--session={self.session}" in argv or any(str(self._raw) in one for one in argv)):
+                    return True
+        return False
+
+    def _export_anew(self) -> None:
+        """Of a report that is there: whether an export beside it is whole can't be told."""
+        report = self._output.with_suffix(".nsys-rep")
+        self._output = self._output.with_name("exported")
+        self.tool.export(report, self._output.with_suffix(EXPORT), EXPORT_WITHIN_S)
 
     def _written(self) -> bool:
         until = time.monotonic() + _WRITTEN_WITHIN_S
@@ -144,8 +194,14 @@ class Collection:
             self.tool.export(report, export, EXPORT_WITHIN_S)
         with suppress(OSError):
             self.report_bytes = export.stat().st_size
+        if self._guarded and (full := disk_full(disk_at(self._raw), self.report_bytes)):
+            raise GputopError(
+                "cannot keep the export of nsys", f"the disk is nearly full: {full}", "take a shorter window"
+            )
+        with suppress(FileNotFoundError):
+            os.unlink(self._folder.inside / f"{RECORD}{PART}")
         os.close(self._folder.open_record(RECORD))
-        self.events = clean(export, self._folder.inside / f"{RECORD}.part")
+        self.events = clean(export, self._folder.inside / f"{RECORD}{PART}")
         self._folder.whole(RECORD)
         self.whole = True
 
@@ -188,12 +244,9 @@ def undo(step: Step) -> str | None:
     try:
         if (doubt := distrusted(path)) is not None:
             return f"nsys was not stopped: {doubt}"
-        now = collection.tool.session(collection.session)
-        if now is None or not now.collecting:
-            return None
         folder.open()
         try:
-            collection.stop()
+            collection.finish()
         finally:
             folder.close()
     except (GputopError, OSError) as failure:

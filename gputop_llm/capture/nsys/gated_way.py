@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 KEY, TITLE = "nsys-gated", "Nsight Systems window between cudaProfilerStart and cudaProfilerStop"
 COST = Cost(
-    0.0, None, 5.0, "a guess: as a window of nsys start and stop, and one thread borrowed for a millisecond; this "
-    "route was never run on a GPU",
+    0.0, None, 5.0, "as a window of nsys start and stop, and one thread borrowed for a millisecond; this way was never "
+    "run on a GPU",
 )  # fmt: skip
 #: The agent ends a range by itself after so long.
 LONGEST_S = 10.0

@@ -12,10 +12,11 @@ from gputop_llm.errors import GputopError
 if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
 
-#: Windows of 1 s in graph mode, nsys 2025.3; idle under `nsys launch` costs nothing that could be seen either.
+#: A window of 1 s in graph mode, nsys 2025.3; idle under `nsys launch` costs nothing that could be seen either.
 COST = Cost(
-    0.0, None, 5.0, "the token rate's own noise hid the rest: vLLM 0.24 under nsys in graph mode, 32 streams, one H200"
-)
+    0.0, None, 5.0, "no dip in the token rate's own noise in one window of 1 s: vLLM 0.24 under nsys in graph mode, "
+    "32 streams, one H200", measured=True,
+)  # fmt: skip
 ENDS = (
     "by itself when the time, bytes, disk or memory bound is reached or the engine stalls; at once by cancelling, or "
     "when this program or its terminal is gone: a watchdog then stops the collection. The engine is never signalled"
