@@ -66,8 +66,9 @@ def test_commands() -> list[list[str]]:
 
 
 def test_real_commands() -> list[list[str]]:
-    """The tests against a real engine; serially, since one engine fills the machine."""
-    return [[PYTHON, "-m", "pytest", "-v", "-n", "0", "-m", "real", "tests/real"]]
+    """The tests against a real nsys and a real engine; serially, since one engine fills the machine."""
+    places = ["tests/capture/nsys", "tests/cli/test_run_nsys.py", "tests/real"]
+    return [[PYTHON, "-m", "pytest", "-v", "-n", "0", "-m", "real", *places]]
 
 
 def run_all(commands: list[list[str]]) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_llm import __version__
+from gputop_llm.capture.repeat import command_of
 from gputop_llm.errors import GputopError
 from gputop_llm.model.finding import Verdict
 from gputop_llm.printable import printable
@@ -91,11 +92,8 @@ def _add(writer: bundle_write.BundleWriter, name: str, folder: int) -> None:
 
 def _added(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What capture.json has beside what the worker knew: the command that repeats it, and the versions of all forms."""
-    window_s, pid = plan.get("window_s"), _pid(plan)
-    route = f" --route {plan['route']}" if plan.get("route") else ""
-    repeat = None if pid is None else f"gputop-llm capture --pid {pid} --seconds {window_s}{route}"
     return {
-        "repeat": repeat,
+        "repeat": command_of(plan),
         "formats": {
             "record": native_format.VERSION,
             "verdict": verdict_json.SCHEMA,

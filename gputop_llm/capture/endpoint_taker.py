@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gputop_llm.capture import endpoint_undo
+from gputop_llm.capture import endpoint_undo, traces_undo
 from gputop_llm.capture.await_step import LONGEST_WAIT_S, await_step, stage_of
 from gputop_llm.capture.endpoint.ask import Address, Reply
 from gputop_llm.capture.endpoint.files import Found, Traces
@@ -99,7 +99,11 @@ class EndpointTaker:
         setting.tell("start", "asking the engine to start its profiler")
         if setting.cancelled():
             return
-        setting.undo((endpoint_undo.step(address, endpoint.stop.path),))
+        steps = [endpoint_undo.step(address, endpoint.stop.path)]
+        if endpoint.owned or endpoint.tag:
+            ranks = self._plan.ranks
+            steps.append(traces_undo.step(ranks[0].pid, endpoint, self._plan.window_s, len(ranks)))
+        setting.undo(steps)
         # Even a request without an answer may have started it.
         self._started = True
         reply = address.ask("POST", endpoint.start.path, endpoint.start.body, _START_S)

@@ -8,6 +8,7 @@ from gputop_llm.errors import GputopError
 
 DO = "stop-profile"
 _WITHIN_S = 20.0
+_NOT_LET_IN = (401, 403)
 
 
 def step(address: Address, path: str) -> Step:
@@ -19,8 +20,12 @@ def undo(step: Step) -> str | None:
     """Asks the engine to end its profiler; a clause that says why that failed."""
     address = Address(str(step["base"]), step.get("api_key"), step.get("ca_file"))
     try:
-        # What it answers says nothing: an engine whose profiler has ended may call the request wrong.
-        address.ask("POST", str(step["path"]), None, _WITHIN_S)
+        reply = address.ask("POST", str(step["path"]), None, _WITHIN_S)
     except GputopError as failure:
         return f"the engine's profiler could not be ended: {failure.sentence()}"
+    # Nothing else that it answers says anything: an engine whose profiler has ended may call the request wrong.
+    if reply.status in _NOT_LET_IN:
+        return (
+            f"the engine's profiler could not be ended: it wants its API key for POST {step['path']} ({reply.status})"
+        )
     return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KEY = "engine-endpoint"
 TITLE = "the engine's own profiler"
-COST = Cost(1.0, None, 5.0, "a guess from torch.profiler's other windows; the engine's own was not measured on a GPU")
+COST = Cost(1.0, None, 5.0, "from torch.profiler's other windows; the engine's own was not measured on a GPU")
 OPTIONS = {"cpu": True, "shapes": False, "memory": False, "stacks": False, "stage": None}
 _LOOKS_LIKE = Wish("gputop-llm-0", DEFAULT_STEPS)
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 KEY = "kineto-daemon"
 TITLE = "torch.profiler on demand"
 COST = Cost(
-    0.3, None, 5.0, "a CPU-only PyTorch loop; torch sorts on a thread of its own, without the interpreter's lock. "
-    "Not measured on a GPU",
+    0.3, None, 5.0, "0.1 to 0.3 s in a CPU-only PyTorch loop; torch sorts on a thread of its own, without the "
+    "interpreter's lock. Not measured on a GPU",
 )  # fmt: skip
 OPTIONS = {"cpu": True, "shapes": True, "memory": False, "stacks": False}
 LONGEST_S = 2.0

@@ -18,7 +18,8 @@ from typing import Literal
 
 from gputop_llm.capture.folder import partial_folders
 from gputop_llm.capture.inject import mapped_clients
-from gputop_llm.capture.inject.remote_script import remove_left
+from gputop_llm.capture.inject.remote_script import remove_left as remove_left_scripts
+from gputop_llm.capture.kineto.left import remove_left as remove_left_traces
 from gputop_llm.capture.undo import steps_in, undo
 from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store.bundle_write import PARTIAL_BUNDLE
@@ -27,11 +28,13 @@ from gputop_llm.store.bundle_write import PARTIAL_BUNDLE
 _BUNDLE_S = 900.0
 #: Whoever wrote a script that is younger may still be at work.
 _YOUNG_SCRIPT_S = 60.0
+#: A trace grows while it is written.
+_YOUNG_TRACE_S = 120.0
 _SOCKET = re.compile(r"\d+-\d+\.sock")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CRASHED = "the capture's own process and its watchdog are gone"
 
-Kind = Literal["capture", "bundle", "socket", "folder", "script"]
+Kind = Literal["capture", "bundle", "socket", "folder", "script", "trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,14 @@ def clean_up(folders: Sequence[Path], run_folders: Sequence[Path]) -> tuple[Left
         found += _bundles(folder)
     for folder in run_folders:
         found += _sockets(folder)
+    now_s = time.time()
     found += [
         Leftover("script", path, "removed: whoever wrote it is gone")
-        for path in remove_left(_YOUNG_SCRIPT_S, time.time())
+        for path in remove_left_scripts(_YOUNG_SCRIPT_S, now_s)
+    ]
+    found += [
+        Leftover("trace", path, "removed: its process was ended while it was written")
+        for path in remove_left_traces(_YOUNG_TRACE_S, now_s)
     ]
     return tuple(found)
 

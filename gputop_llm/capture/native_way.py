@@ -23,7 +23,12 @@ LATER_S = 1.0
 #: Whether Python stacks are sampled meanwhile.
 STACKS = "stacks"
 #: Windows of 0.5 s, CUPTI 13.0; docs/capture.md has the figures.
-COST = Cost(0.0, (2.0, 13.0), 5.0, "vLLM 0.24, 32 streams, one H200; the rate swings by 8 % by itself")
+COST = Cost(0.0, (2.0, 13.0), 5.0, "vLLM 0.24, 32 streams, one H200; the rate swings by 8 % by itself", True)
+#: benchmarks/stacks_cost.py; the sampler chooses its rate so.
+_STACKS_COST = (
+    "the samples cost at most about a tenth of a CPU core for each process, and slow nothing in it (as seen: a busy "
+    "Python process; not measured beside a GPU)"
+)
 _NEEDS_CUPTI = "CUPTI is not loaded in it"
 _LOAD_CUPTI = "start the engine in a Python that imports torch, which loads it"
 _BY_RUN = "start the engine by `gputop-llm run -- COMMAND`"
@@ -40,9 +45,10 @@ def look(seen: Seen) -> tuple[Route, ...]:
 
 def words(plan: Plan) -> Words:
     """What a native window does."""
-    together = "; all at once" if len(plan.ranks) > 1 else ""
+    together, costs = "; all at once" if len(plan.ranks) > 1 else "", ""
     if plan.options.get(STACKS):
         together += "; Python stacks are sampled from outside by py-spy, which stops nothing"
+        costs = _STACKS_COST
     return Words(
         title="native window",
         what=f"record what the GPU and its API calls do in {plan.target}",
@@ -52,6 +58,7 @@ def words(plan: Plan) -> Words:
         stays="the library stays mapped in each process, idle, until that process ends (the next window uses it)",
         ends="by itself when the time, bytes, disk or memory bound is reached or the engine stalls; at once by "
         "cancelling, or when this program or its terminal is gone. The engine is never signalled or restarted",
+        costs=costs,
     )
 
 

@@ -65,6 +65,7 @@ class Plan:
         kinds: what a native window records.
         route: by which way (`ways.WAYS`).
         options: what only that way knows; JSON.
+        some_ranks: whether the target has more processes, which were not asked for.
         armed: the symptom that fired it, with its evidence (`armed.evidence_of`); None where somebody asked for it.
     """
 
@@ -87,6 +88,7 @@ class Plan:
     kinds: tuple[str, ...] = ALL_KINDS
     route: str = "native"
     options: Mapping[str, Any] = field(default_factory=dict)
+    some_ranks: bool = False
     armed: Mapping[str, Any] | None = None
 
     @property
@@ -107,7 +109,10 @@ class Plan:
             ("route", words.title),
             ("how", words.how),
             ("how long", f"{_seconds(self.window_s)}{f' (about {self.steps} steps)' if self.steps else ''}"),
-            ("cost", f"{_expected(self.cost)}; what it really cost is in the verdict"),
+            (
+                "cost",
+                f"{_expected(self.cost)}{words.costs and f'; {words.costs}'}; what it really cost is in the verdict",
+            ),
             (
                 "written",
                 f"a folder of its own in {self.folder}, at most {size(self.max_bytes * len(self.ranks))}; "
@@ -255,12 +260,14 @@ def asked_window_s(seconds: float | None, steps: int | None, engine: EngineFrame
 
 def _expected(cost: Cost) -> str:
     silence = f"about {_seconds(cost.silence_s)} without a token" if cost.silence_s else "no added silence"
+    told = f"({'as seen' if cost.measured else 'a guess'}: {cost.seen})"
     if cost.loss_pct is None:
-        return f"{silence} ({cost.seen})"
+        return f"{silence} {told}"
     low, high = cost.loss_pct
+    share = f"{low:.0f}–{high:.0f}" if high > low else f"{low:.0f}"
     return (
-        f"{silence}, {low:.0f}–{high:.0f} % of the token rate over {_seconds(cost.over_s)} around a "
-        f"window of {_seconds(DEFAULT_WINDOW_S)} (as seen: {cost.seen})"
+        f"{silence}, {share} % of the token rate over {_seconds(cost.over_s)} around a "
+        f"window of {_seconds(DEFAULT_WINDOW_S)} {told}"
     )
 
 

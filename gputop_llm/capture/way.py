@@ -46,19 +46,21 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a kind of capture was seen to cost on a loaded engine.
+    """What a kind of capture costs a loaded engine.
 
     Args:
-        silence_s: added to the longest time without a token; 0.0 when none was seen.
-        loss_pct: low and high of the token rate that was missing over `over_s` seconds around the window; None where
-            the rate's own noise hid it.
-        seen: where that was measured, or what is not known.
+        silence_s: added to the longest time without a token; 0.0 for none.
+        loss_pct: low and high of the token rate that is missing over `over_s` seconds around the window; None where
+            that isn't known, or the rate's own noise hid it.
+        measured: whether that was seen beside a loaded engine on a GPU; else it is a guess.
+        seen: where it was measured, or what the guess is made of.
     """
 
     silence_s: float
     loss_pct: tuple[float, float] | None
     over_s: float
     seen: str
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Words:
         stays: afterwards.
         ends: what ends it.
         written: what there is beside the folder's place and bound.
+        costs: besides what its way costs; "": nothing.
     """
 
     title: str
@@ -80,6 +83,7 @@ class Words:
     stays: str
     ends: str
     written: str = "nothing on the target's side"
+    costs: str = ""
 
 
 @dataclass(frozen=True, slots=True)

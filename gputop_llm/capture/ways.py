@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gputop_llm.capture import endpoint_way, kineto_daemon_way, kineto_way, native_way
-from gputop_llm.capture.nsys import session_way, system_way
+from gputop_llm.capture.nsys import gated_way, session_way, system_way
 from gputop_llm.capture.way import Route, Seen, Way
 from gputop_llm.errors import UsageError
 from gputop_llm.model import Target
@@ -14,6 +14,7 @@ from gputop_llm.sources.procfs import ProcFs
 WAYS: tuple[Way, ...] = (
     native_way.WAY,
     session_way.WAY,
+    gated_way.WAY,
     endpoint_way.WAY,
     kineto_daemon_way.WAY,
     kineto_way.WAY,

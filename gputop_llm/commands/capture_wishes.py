@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gputop_llm.capture.plan import Plan
+from gputop_llm.capture.repeat import WITH
 from gputop_llm.capture.way import Seen
 from gputop_llm.capture.ways import WAYS, open_routes, way_of
 from gputop_llm.captures import CaptureRoute
@@ -15,8 +16,6 @@ from gputop_llm.errors import UsageError
 from gputop_llm.model import Frame, Target
 from gputop_llm.sources.procfs import ProcFs
 
-#: Words of --with, and the options that they turn on; "gpu" turns all of them off.
-WITH = {"gpu": "", "cpu": "cpu", "shapes": "shapes", "memory": "memory", "python-stacks": "stacks"}
 #: The engine's own profiler is told once for all of its ranks.
 _ALL_RANKS = ("engine-endpoint",)
 
@@ -95,4 +94,5 @@ def of_ranks(plan: Plan, text: str | None) -> Plan:
         raise UsageError(f"there is no rank {missing[0]}", f"this target has 0 to {last}")
     if plan.route in _ALL_RANKS and len(wanted) < len(plan.ranks):
         raise UsageError(f"--ranks doesn't go with --route {plan.route}", "the engine records all of its ranks")
-    return replace(plan, ranks=tuple(rank for rank in plan.ranks if rank.number in wanted))
+    chosen = tuple(rank for rank in plan.ranks if rank.number in wanted)
+    return replace(plan, ranks=chosen, some_ranks=len(chosen) < len(plan.ranks))

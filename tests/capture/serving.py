@@ -2,7 +2,8 @@
 
 Run as `python serving.py SOCKET BEHAVIOUR`; writes its port as a line. The client listens on SOCKET as the real one
 does in a process that was started for it. Behaviours: see `BEHAVIOURS`.
-With FAKE_CUPTI in the environment that library is loaded, and each token is a step that it can record.
+With FAKE_CUPTI in the environment that library is loaded, and each token is a step that it can record; with FAKE_CUDA
+all libraries of that folder.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ def client(listener, behaviour):
 def main():
     path, behaviour = sys.argv[1:]
     assert behaviour in BEHAVIOURS
+    for library in Path(os.environ["FAKE_CUDA"]).glob("*.so*") if "FAKE_CUDA" in os.environ else ():
+        ctypes.CDLL(str(library))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path.replace("PID", f"{os.getpid()}-{start_ticks()}"))
     listener.listen()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputop_llm.capture.folder import LOCK, CaptureFolder
+from gputop_llm.capture.kineto.left import remove_left
 from gputop_llm.capture.leftovers import clean_up
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk
@@ -171,3 +172,26 @@ def test_a_folder_without_sockets_goes(runtime):
     assert found.kind == "folder"
     assert not runtime.exists()
     assert clean_up([], [runtime]) == ()
+
+
+def test_a_trace_whose_process_was_killed_is_removed_and_nothing_that_only_looks_like_it(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("keep")
+    old, young, growing, foreign, linked = (
+        tmp_path / f"gputop-llm-trace-{name}"
+        for name in ("7-0123456789ab", "8-0123456789ab", "9-0123456789ab", "notes", "5-0123456789ab")
+    )
+    for folder in (old, young, growing, foreign, linked):
+        folder.mkdir(mode=0o700)
+        trace = folder / "trace.json"
+        trace.symlink_to(outside) if folder is linked else trace.write_text("{")
+        if folder not in (young, growing):
+            os.utime(trace, (0, 0), follow_symlinks=False)
+        if folder is not young:
+            aged(folder)
+
+    assert remove_left(120.0, time.time(), [str(tmp_path)]) == [str(linked), str(old)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [outside.name, young.name, growing.name, foreign.name]
+    )
+    assert outside.read_text() == "keep"

@@ -12,7 +12,7 @@ apt=(-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$tmp/parts" -o 
 apt-get "${apt[@]}" -q update >/dev/null
 (cd "$tmp/deb" && apt-get "${apt[@]}" -q download nsight-systems nsight-systems-target >/dev/null)
 # The importer's own libraries.
-dpkg -s libssh-4 libpfm4 >/dev/null 2>&1 || { apt-get -q update >/dev/null; apt-get -q install -y --no-install-recommends libssh-4 libpfm4 >/dev/null; }
+dpkg -s libssh-4 libpfm4 >/dev/null 2>&1 || { apt-get -q update >/dev/null; apt-get -q -o DPkg::Lock::Timeout=60 install -y --no-install-recommends libssh-4 libpfm4 >/dev/null; }
 for d in "$tmp"/deb/*.deb; do dpkg -x "$d" "$tmp/x"; done
 # nsys finds its importer only where both folders stand side by side, and the importer wants libssh under this name.
 mkdir -p "$dir/nsight-systems.unfinished"

@@ -19,6 +19,7 @@ _DT_STRTAB, _DT_SYMTAB, _DT_VERSYM, _DT_GNU_HASH = 5, 6, 0x6FFFFFF0, 0x6FFFFEF5
 _X86_64, _CLASS_64 = 62, 2
 _FUNCTION = 2  # STT_FUNC; an IFUNC's address is not the function's
 _HIDDEN = 0x8000  # of a version: not the one that a new program gets
+_ADDRESSES = (1 << 64) - 1
 _MOST_HEADERS, _MOST_DYNAMIC, _MOST_CHAIN = 64, 512, 4096
 
 
@@ -109,7 +110,9 @@ class Library:
             return None
         if self._bytes(self._tables[_DT_STRTAB] + name_offset, len(name) + 1) != name + b"\0":
             return None
-        return self.base + int(value)
+        # A tool that traces the process may have put a function of its own there (nsys does), below the library: what
+        # everybody else in there calls is what we call.
+        return (self.base + int(value)) & _ADDRESSES
 
     def _is_hidden(self, index: int) -> bool:
         versions = self._tables.get(_DT_VERSYM)

@@ -1,12 +1,14 @@
 """Runs inside the target: one bounded window of torch.profiler by its low-level calls, on a thread of its own.
 
+Or one bounded range of CUDA's (cudaProfilerStart) that an nsys outside waits for.
+
 Needs nothing but the standard library and the torch that the target has loaded; imports neither torch nor gputop-llm,
 starts no thread, changes nothing of the target's Python. It talks by lines of JSON over two descriptors:
 
     says   {"say": "hello", ...}              what is here; or "refused" with "why", and that was all
     hears  {"start_at", "window_ns"}          CLOCK_MONOTONIC, ns. Then anything, or the end, means: stop
     says   {"say": "started"} {"say": "ended"} with its times
-    says   {"say": "saved", "fd", "bytes"}    the trace, open for reading; its file is unlinked already
+    says   {"say": "saved", "fd", "bytes"}    the trace, open for reading; its file is unlinked already. Not of a range
     hears  anything, or the end               it was read
 
 Where the other side goes away, the window ends at once and nothing is saved.
@@ -28,7 +30,7 @@ START_WITHIN_S = 10.0
 #: Room that must be free where the trace is written, bytes.
 ROOM_BYTES = 1 << 30
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-PREFIX = "gputop-llm-trace-"
+PREFIX, TRACE = "gputop-llm-trace-", "trace.json"
 
 
 class Refusal(Exception):
@@ -113,6 +115,50 @@ class Profiler:
         return self.calls._disable_profiler()
 
 
+class Range:
+    """From cudaProfilerStart to cudaProfilerStop, for all of the process; in the CUDA context that it has already."""
+
+    version, gpu, cpu = "", True, False
+
+    def __init__(self) -> None:
+        import ctypes
+
+        with open("/proc/self/maps") as maps:
+            paths = sorted({line.split(None, 5)[5].strip() for line in maps if "/libcudart.so" in line})
+        try:
+            # None of them is loaded anew.
+            driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            self.runtime = ctypes.CDLL(paths[0], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        except (OSError, IndexError):
+            raise Refusal("CUDA's runtime (libcudart) is not loaded in the process") from None
+        count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+        driver.cuDeviceGetCount(ctypes.byref(count))
+        for self.device in range(count.value):
+            failed = driver.cuDevicePrimaryCtxGetState(self.device, ctypes.byref(flags), ctypes.byref(active))
+            if not failed and active.value:
+                return
+        raise Refusal("the process has no CUDA context")
+
+    def prepare(self) -> None:
+        """A new thread is at device 0, where the next call would make a context."""
+        self._called("cudaSetDevice", self.device)
+
+    def begin(self) -> None:
+        """Begins it."""
+        self._called("cudaProfilerStart")
+
+    def end(self) -> bool:
+        """Ends it; what an nsys does then takes this thread's time only."""
+        self._called("cudaProfilerStop")
+        return True
+
+    def _called(self, name: str, *arguments: int) -> None:
+        # ctypes lets go of the interpreter's lock meanwhile.
+        code = getattr(self.runtime, name)(*arguments)
+        if code:
+            raise RuntimeError(name + " failed with " + str(code))
+
+
 def folder_for_trace() -> str:
     """A new folder that only this user may enter, where there is room; OSError where there is none."""
     failure = OSError("no folder has room for a trace")
@@ -133,7 +179,7 @@ def folder_for_trace() -> str:
 def saved(result: Any) -> "tuple[int, int]":
     """A descriptor of the trace, whose file is gone again, and its size in bytes."""
     folder = folder_for_trace()
-    path = os.path.join(folder, "trace.json")
+    path = os.path.join(folder, TRACE)
     try:
         result.save(path)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +190,7 @@ def saved(result: Any) -> "tuple[int, int]":
     return fd, os.fstat(fd).st_size
 
 
-def window(line: Line, profiler: Profiler, start_at: int, window_ns: int) -> Any:
+def window(line: Line, profiler: "Profiler | Range", start_at: int, window_ns: int) -> Any:
     """Takes it; gives the result, or None when the other side has gone away."""
     window_ns = min(window_ns, int(LONGEST_S * 1e9))
     start_at = min(start_at, time.monotonic_ns() + int(START_WITHIN_S * 1e9))
@@ -171,7 +217,7 @@ def window(line: Line, profiler: Profiler, start_at: int, window_ns: int) -> Any
 
 def serve(line: Line, options: "dict[str, bool]") -> None:
     """One window, from hello to the end."""
-    profiler = Profiler(options)
+    profiler = Range() if options.get("range") else Profiler(options)
     line.say(
         "hello",
         torch=profiler.version,
@@ -185,7 +231,7 @@ def serve(line: Line, options: "dict[str, bool]") -> None:
         return
     told = json.loads(order.decode("ascii"))
     result = window(line, profiler, int(told["start_at"]), int(told["window_ns"]))
-    if result is None:
+    if result is None or isinstance(profiler, Range):
         return
     began = time.monotonic_ns()
     fd, size = saved(result)

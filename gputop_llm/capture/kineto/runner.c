@@ -23,7 +23,8 @@
 enum { SCRATCH_BYTES_MOST = 1 << 20, SOURCE_BYTES_MOST = 256 << 10, OPTIONS_BYTES_MOST = 4 << 10, SOURCE_WITHIN_MS = 10000 };
 enum { PY_FILE_INPUT = 257 }; /* Py_file_input, the same in every Python 3 */
 
-static const char magic[8] = "GPUTOPY1";
+/* The second is of a source that touches no profiler: it may run beside one. */
+static const char magic[8] = "GPUTOPY1", magic_beside[8] = "GPUTOPB1";
 
 struct header {
     char magic[8];
@@ -136,7 +137,10 @@ static void serve(int commands_fd, int records_fd)
     static struct neighbours around;
     struct header header;
     uint64_t end = monotonic_ns() + SOURCE_WITHIN_MS * MS_NS;
-    if (!take(commands_fd, &header, sizeof header, end) || memcmp(header.magic, magic, sizeof magic))
+    if (!take(commands_fd, &header, sizeof header, end))
+        return;
+    bool beside = !memcmp(header.magic, magic_beside, sizeof magic_beside);
+    if (!beside && memcmp(header.magic, magic, sizeof magic))
         return;
     if (!header.source_bytes || header.source_bytes > SOURCE_BYTES_MOST || header.options_bytes > OPTIONS_BYTES_MOST)
         return;
@@ -148,11 +152,11 @@ static void serve(int commands_fd, int records_fd)
     if (take(commands_fd, text, header.source_bytes, end) && take(commands_fd, options, header.options_bytes, end)) {
         neighbours_look(&around);
         torch_find(&around);
-        if (around.tool[0])
+        if (around.tool[0] && !beside)
             say(records_fd, "another profiler is loaded in the process, and CUPTI serves one at a time");
         else if (neighbours_busy(&around))
             say(records_fd, "a native window is open in the process");
-        else if (torch_state() == TORCH_ACTIVE)
+        else if (!beside && torch_state() == TORCH_ACTIVE)
             say(records_fd, "torch.profiler is collecting in the process already");
         else if (!python_find() || !python.is_initialized())
             say(records_fd, "the process runs no Python that could be found");

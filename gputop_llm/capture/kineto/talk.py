@@ -24,6 +24,8 @@ from gputop_llm.printable import printable
 #: runner.c's header: magic, bytes of the source, bytes of the options.
 _HEADER = struct.Struct("<8sII")
 _MAGIC = b"GPUTOPY1"
+#: Of a source that touches no profiler: others may be at work.
+_MAGIC_BESIDE = b"GPUTOPB1"
 _MOST_LINE, _MOST_LINES = 4096, 64
 
 
@@ -34,12 +36,14 @@ class Wanted:
     Args:
         cpu: operators of all threads; `shapes`: of their inputs; `memory`: allocations; `stacks`: Python stacks, which
             cost the most by far.
+        range: none of that: only a range (cudaProfilerStart) that an nsys outside waits for.
     """
 
     cpu: bool = False
     shapes: bool = False
     memory: bool = False
     stacks: bool = False
+    range: bool = False
 
 
 @dataclass
@@ -154,7 +158,8 @@ def reach(pid: int, start_ticks: int, wanted: Wanted, deadline_s: float) -> Agen
     }
     agent = Agent(pid, channel.commands, channel.records, details)
     try:
-        _send(agent.commands, _HEADER.pack(_MAGIC, len(source), len(options)) + source + options, deadline_s)
+        magic = _MAGIC_BESIDE if wanted.range else _MAGIC
+        _send(agent.commands, _HEADER.pack(magic, len(source), len(options)) + source + options, deadline_s)
     except BaseException:
         agent.close()
         raise

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gputop_llm.capture.folder import CaptureFolder
+from gputop_llm.capture.folder import PART, CaptureFolder
+from gputop_llm.capture.guards import disk_at, disk_full
 from gputop_llm.capture.nsys.export import clean
 from gputop_llm.capture.nsys.failures import explained, meaning_of
 from gputop_llm.capture.nsys.tool import Tool, distrusted
 from gputop_llm.capture.undo import Step
 from gputop_llm.errors import GputopError
+from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.store.bundle import EXPORT
 
 RECORD = f"nsys{EXPORT}"
@@ -30,6 +32,8 @@ _APPEARS_WITHIN_S = 10.0
 #: A report of a program that ended meanwhile is written by nsys itself.
 _WRITTEN_WITHIN_S = 30.0
 _LOOK_S = 0.1
+#: A process that is only being started has no command line yet.
+_BECOMES_S = 0.5
 _REPORTS = (".nsys-rep", ".qdrep")
 
 
@@ -41,12 +45,21 @@ class Collection:
         session: its ID, or the name of one that is made for it.
         folder: of the capture.
         options: of its start.
+        theirs: whether somebody else has started it: the reports stay where they are.
     """
 
     def __init__(
-        self, tool: Tool, session: str, folder: CaptureFolder, options: Sequence[tuple[str, str]] = ()
+        self,
+        tool: Tool,
+        session: str,
+        folder: CaptureFolder,
+        options: Sequence[tuple[str, str]] = (),
+        theirs: bool = False,
     ) -> None:
         self._options = options
+        self._theirs = theirs
+        #: What a dead worker has recorded is kept wherever it fits.
+        self._guarded = True
         self.tool = tool
         self.session = session
         self._folder = folder
@@ -61,7 +74,8 @@ class Collection:
     def step(self) -> Step:
         """What undoes it."""
         place, name = self._folder.named
-        return {"do": STOP, "nsys": str(self.tool.path), "session": self.session, "folder": place, "name": name}
+        step = {"do": STOP, "nsys": str(self.tool.path), "session": self.session, "folder": place, "name": name}
+        return {**step, "theirs": self._theirs}
 
     def start(self) -> None:
         """Starts it.
@@ -69,10 +83,7 @@ class Collection:
         Raises:
             GputopError: it did not start.
         """
-        try:
-            self._raw.mkdir(mode=0o700)
-        except OSError as error:
-            raise GputopError(f"cannot make {self._raw}", error.strerror or str(error)) from error
+        self._make_raw()
         self.tool.start(self._output, self._options)
         until = time.monotonic() + _APPEARS_WITHIN_S
         while True:
@@ -91,21 +102,69 @@ class Collection:
             GputopError: there is no report, or it can't be read.
         """
         files: Sequence[Path] = ()
+        if self._theirs:
+            self._make_raw()
         try:
             files, self.words = self.tool.stop(self.session, STOP_WITHIN_S)
-        except GputopError:
+        except GputopError as failure:
+            if self._theirs:
+                raise GputopError(failure.what, failure.why, "its own report is where it was told to write") from None
             # A program that ended takes its session along; the report is then written by what is left of it, and the
             # export after it: whether that is whole can't be told.
-            if not self._written():
+            if self.goes_on() or not self._written():
                 raise
-            report = self._output.with_suffix(".nsys-rep")
-            self._output = self._output.with_name("exported")
-            self.tool.export(report, self._output.with_suffix(EXPORT), EXPORT_WITHIN_S)
+            self._export_anew()
         self._make_record(files)
+
+    def finish(self) -> None:
+        """The same for a worker that is gone, from wherever it was; what it had begun to run is waited for.
+
+        Raises:
+            GputopError: there is no report, or it can't be read.
+        """
+        self._guarded = False
+        until = time.monotonic() + STOP_WITHIN_S
+        quiet = time.monotonic() + _BECOMES_S
+        while time.monotonic() < min(until, quiet):
+            time.sleep(_LOOK_S)
+            if self._runs():
+                quiet = time.monotonic() + _BECOMES_S
+        if self.goes_on():
+            self.stop()
+        elif not (self._folder.inside / RECORD).exists() and self._output.with_suffix(".nsys-rep").exists():
+            self._export_anew()
+            self._make_record(())
+
+    def goes_on(self) -> bool:
+        """Whether nsys collects, or waits for a range.
+
+        Raises:
+            GputopError: it can't be asked.
+        """
+        now = self.tool.session(self.session)
+        return now is not None and now.collecting
 
     def remove(self) -> None:
         """Removes what nsys wrote."""
         shutil.rmtree(self._raw, ignore_errors=True)
+
+    def _runs(self) -> bool:
+        """Whether a command of nsys for this collection still runs: it outlives whoever ran it."""
+        proc = ProcFs()
+        for pid in proc.pids():
+            with suppress(OSError):
+                argv = proc.argv(pid)
+                # A script has its interpreter before it.
+                named = str(self.tool.path) in argv[:2] and {"start", "stop", "export"} & set(argv[1:3])
+                if named and (f"--session={self.session}" in argv or any(str(self._raw) in one for one in argv)):
+                    return True
+        return False
+
+    def _export_anew(self) -> None:
+        """Of a report that is there: whether an export beside it is whole can't be told."""
+        report = self._output.with_suffix(".nsys-rep")
+        self._output = self._output.with_name("exported")
+        self.tool.export(report, self._output.with_suffix(EXPORT), EXPORT_WITHIN_S)
 
     def _written(self) -> bool:
         until = time.monotonic() + _WRITTEN_WITHIN_S
@@ -119,6 +178,12 @@ class Collection:
             time.sleep(1.0)
         return False
 
+    def _make_raw(self) -> None:
+        try:
+            self._raw.mkdir(mode=0o700)
+        except OSError as error:
+            raise GputopError(f"cannot make {self._raw}", error.strerror or str(error)) from error
+
     def _make_record(self, files: Sequence[Path]) -> None:
         export = self._ours(files, (EXPORT,))
         if export is None:
@@ -129,20 +194,26 @@ class Collection:
             self.tool.export(report, export, EXPORT_WITHIN_S)
         with suppress(OSError):
             self.report_bytes = export.stat().st_size
+        if self._guarded and (full := disk_full(disk_at(self._raw), self.report_bytes)):
+            raise GputopError(
+                "cannot keep the export of nsys", f"the disk is nearly full: {full}", "take a shorter window"
+            )
+        with suppress(FileNotFoundError):
+            os.unlink(self._folder.inside / f"{RECORD}{PART}")
         os.close(self._folder.open_record(RECORD))
-        self.events = clean(export, self._folder.inside / f"{RECORD}.part")
+        self.events = clean(export, self._folder.inside / f"{RECORD}{PART}")
         self._folder.whole(RECORD)
         self.whole = True
 
     def _ours(self, files: Sequence[Path], endings: Sequence[str]) -> Path | None:
-        """The file of one of these kinds: where it was to be; else where nsys says that it put it."""
+        """The file of one of these kinds: where it was to be; else the last that nsys says it has written."""
         planned = [self._output.with_suffix(ending) for ending in endings]
         named = [path for path in files if path.suffix in endings]
-        for path in (*planned, *named):
+        for path in (*planned, *reversed(named)):
             with suppress(OSError):
                 about = os.lstat(path)
                 if stat.S_ISREG(about.st_mode) and about.st_size > 0 and about.st_uid in (0, os.geteuid()):
-                    if path.parent == self._raw:
+                    if path.parent == self._raw or self._theirs:
                         return path
                     return Path(shutil.move(path, self._output.with_suffix(path.suffix)))
         return None
@@ -169,16 +240,13 @@ def undo(step: Step) -> str | None:
     """Stops the collection of a capture whose process is gone, and keeps its record; why not, as a clause."""
     path = Path(str(step.get("nsys")))
     folder = CaptureFolder(Path(str(step.get("folder"))), str(step.get("name")))
-    collection = Collection(Tool(path), str(step.get("session")), folder)
+    collection = Collection(Tool(path), str(step.get("session")), folder, theirs=bool(step.get("theirs")))
     try:
         if (doubt := distrusted(path)) is not None:
             return f"nsys was not stopped: {doubt}"
-        now = collection.tool.session(collection.session)
-        if now is None or not now.collecting:
-            return None
         folder.open()
         try:
-            collection.stop()
+            collection.finish()
         finally:
             folder.close()
     except (GputopError, OSError) as failure:

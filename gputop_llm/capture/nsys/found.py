@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +61,14 @@ def session_of(pid: int, proc: ProcFs) -> Found | InTheWay:
     if (doubt := distrusted(tool)) is not None:
         return InTheWay(f"its nsys can't be trusted: {doubt}", "install nsys as root, and start the server under that")
     session = environment.get(_SESSION, "")
-    data = Path(environment.get(_TEMPORARY) or "/tmp") / "nvidia" / "nsight_systems" / f"quadd_session_{session}"
-    return Found(session if session.isdigit() else "", tool, data)
+    return Found(
+        session if session.isdigit() else "", tool, data_of(session, {"TMPDIR": environment.get(_TEMPORARY, "")})
+    )
+
+
+def data_of(session: str, environment: Mapping[str, str]) -> Path:
+    """Where an nsys with that environment keeps what it has collected so far in a session, by its ID."""
+    return Path(environment.get("TMPDIR") or "/tmp") / "nvidia" / "nsight_systems" / f"quadd_session_{session}"
 
 
 def _same_namespaces(pid: int) -> bool:

@@ -12,7 +12,7 @@ from gputop_llm.timeline.nsys_export import places
 if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
 
-COST = Cost(0.0, None, 5.0, "small; not measured beside a loaded engine yet")
+COST = Cost(0.0, None, 5.0, "nothing is done to the engine; it was not measured beside a loaded one")
 _KEY, _TITLE = "nsys-system", "Nsight Systems, system-wide: GPU metrics and CPU samples"
 
 

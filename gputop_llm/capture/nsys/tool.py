@@ -69,13 +69,13 @@ class Tool:
         known = self.flags(command)
         return [f"{name}={value}" for name, value in wanted if name in known]
 
-    def sessions(self) -> list[Session]:
+    def sessions(self, within_s: float = ASK_WITHIN_S) -> list[Session]:
         """All sessions of this version in this PID namespace.
 
         Raises:
             GputopError: it can't be asked.
         """
-        code, said = self._run(["sessions", "list"], ASK_WITHIN_S)
+        code, said = self._run(["sessions", "list"], within_s)
         if code != 0:
             raise self._failure("cannot ask nsys for its sessions", said)
         found = (_SESSION.match(line) for line in said.splitlines())

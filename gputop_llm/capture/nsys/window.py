@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gputop_llm.capture.guards import LATE_S, Guards
+from gputop_llm.capture.guards import LATE_S, Guards, disk_at, disk_full
 from gputop_llm.capture.nsys.collection import EXPORT_WITHIN_S, RECORD, STOP_WITHIN_S, Collection
-from gputop_llm.capture.nsys.found import collected_bytes
+from gputop_llm.capture.nsys.found import collected_bytes, data_of
 from gputop_llm.capture.nsys.tool import START_WITHIN_S
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.errors import GputopError
@@ -56,6 +57,8 @@ class WindowTaker:
         began = time.monotonic()
         collection.start()
         self._took["start_ms"] = (time.monotonic() - began) * 1e3
+        if self.data is None and (session := collection.tool.session(collection.session)) is not None:
+            self.data = data_of(session.id, os.environ)
         self._starts_ns = time.monotonic_ns()
 
     def follow(self) -> Recorded:
@@ -72,9 +75,19 @@ class WindowTaker:
             setting.tell_recording(since_s / plan.window_s, self._bytes)
             if setting.cancelled():
                 return Recorded(cancelled=True)
-            if (trouble := guards.trouble(self._bytes, since_s)) is not None:
+            if (trouble := guards.trouble(self._bytes, since_s) or self._room()) is not None:
                 return Recorded(trouble=trouble)
             time.sleep(min(_TICK_S, max(0.0, plan.window_s - since_s)))
+
+    def _room(self) -> str | None:
+        """Why there is too little where nsys collects, which may be another disk than the captures'."""
+        if self.data is None:
+            return None
+        try:
+            full = disk_full(disk_at(self.data))
+        except OSError:
+            return None
+        return f"the disk where nsys collects is nearly full: {full}" if full else None
 
     def stop(self) -> str | None:
         collection = self.collection
@@ -84,17 +97,22 @@ class WindowTaker:
         began = time.monotonic()
         # Whether it comes to a report or not, a second stop would not help.
         self._going = False
+        failure = None
         try:
             collection.stop()
-        finally:
-            self._took["stop_ms"] = (time.monotonic() - began) * 1e3
-            still = True
-            with suppress(GputopError):
-                now = collection.tool.session(collection.session)
-                still = now is not None and now.collecting
-            collection.remove()
-            if not still:
-                self.setting.undo([])
+        except GputopError as failed:
+            failure = failed
+        self._took["stop_ms"] = (time.monotonic() - began) * 1e3
+        still = True
+        with suppress(GputopError):
+            still = collection.goes_on()
+        collection.remove()
+        if not still:
+            self.setting.undo([])
+        if failure is not None:
+            # Nothing else of ours will end it.
+            end_it = f"it may collect on: {collection.tool.path} stop --session={collection.session} ends that"
+            raise GputopError(failure.what, failure.why, end_it if still else failure.todo)
         return None if collection.events else self._nothing_seen
 
     def recorded(self) -> bool:

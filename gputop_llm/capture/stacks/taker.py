@@ -52,8 +52,8 @@ class SampledTaker:
     def follow(self) -> Recorded:
         return self._taker.follow()
 
-    def stop(self) -> None:
-        self._taker.stop()
+    def stop(self) -> str | None:
+        missing = self._taker.stop()
         for rank, sampler in zip(self._setting.plan.ranks, self._samplers, strict=True):
             self._setting.deadline(LONGEST_S + _WRITE_S)
             told: dict[str, Any] = {"pid": rank.pid, "file": samples_name(rank.file)}
@@ -66,6 +66,7 @@ class SampledTaker:
             except OSError as error:
                 told["error"] = f"the samples can't be written: {error.strerror or error}"
             self._facts.append(told)
+        return missing
 
     def recorded(self) -> bool:
         return self._taker.recorded()

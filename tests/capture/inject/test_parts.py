@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_llm.capture.inject import stub
-from gputop_llm.capture.inject.elf import Library
+from gputop_llm.capture.inject.elf import _SYMBOL, Library
 from gputop_llm.capture.inject.frames import Call, UnknownState, build
 from gputop_llm.capture.inject.memory import Maps, Memory
 from gputop_llm.capture.inject.ptrace import Registers
@@ -51,13 +51,33 @@ def test_functions_are_found_in_memory_where_the_loader_has_put_them(own_memory)
     assert len(runtime.restorers) >= 1
 
 
-def test_what_a_library_does_not_export_is_not_found(own_memory):
+@pytest.fixture
+def libc(own_memory):
     maps = Maps.of(os.getpid())
-    libc = next(m for m in maps.between(0, 1 << 64) if "/libc.so.6" in m.name and m.offset == 0)
-    library = Library(own_memory, libc.start)
-    assert library.function(b"pthread_create") == address_of("pthread_create")
+    mapping = next(m for m in maps.between(0, 1 << 64) if "/libc.so.6" in m.name and m.offset == 0)
+    return Library(own_memory, mapping.start)
+
+
+def test_a_function_that_a_tracer_has_replaced_is_the_tracers(libc, monkeypatch):
+    # As nsys does it: what lies below the library counts from it all the same.
+    hook, read = 0x5000, Library._bytes
+
+    def patched(self, address, count):
+        data = read(self, address, count)
+        if count != _SYMBOL.size:
+            return data
+        *before, _, size = _SYMBOL.unpack(data)
+        return _SYMBOL.pack(*before, (hook - self.base) % (1 << 64), size)
+
+    monkeypatch.setattr(Library, "_bytes", patched)
+
+    assert libc.function(b"pthread_create") == hook
+
+
+def test_what_a_library_does_not_export_is_not_found(libc):
+    assert libc.function(b"pthread_create") == address_of("pthread_create")
     for name in (b"no_such_function", b"", b"pthread_creat", b"environ"):
-        assert library.function(name) is None
+        assert libc.function(name) is None
 
 
 class HostileMemory:

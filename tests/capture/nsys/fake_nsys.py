@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 _SCRIPT = r"""#!PYTHON
-import json, os, pathlib, sqlite3, sys
+import json, os, pathlib, sqlite3, sys, time
 HERE = pathlib.Path(__file__).parent
 FAILS = FAILURE
 state = HERE / "sessions.json"
@@ -36,6 +36,7 @@ elif argv[0] == "start":
     (HERE / "start.json").write_text(json.dumps(options))
     if FAILS == "start": fail(WORDS)
     if FAILS == "gone": sessions.clear(); save(); sys.exit(0)
+    if FAILS == "slow": time.sleep(1.0)
     which = options.get("--session") or options["--session-new"]
     how = "StartRange" if FAILS == "range" else "Collection"
     old = sessions.get(which, ["", 0, which])
@@ -45,6 +46,7 @@ elif argv[0] == "stop":
     if FAILS == "stop": fail(WORDS)
     for one in sessions.values(): one[0] = "Launched"
     save()
+    if FAILS == "slow": time.sleep(1.0)
     output = pathlib.Path((HERE / "output").read_text())
     if FAILS == "elsewhere": output = HERE / "nsys-report-1a2b"
     print("Generating '/tmp/x.qdstrm'\n\r[1/2] [0%       ] a\r[1/2] [=====100%] a", end="")

@@ -15,6 +15,8 @@ from gputop_llm.capture.nsys.tool import Tool
 from tests.capture.support import SERVING, Serving
 from tests.support.real_processes import until
 
+READY = ("Launched", "StartRange")
+
 
 @dataclass
 class Launched(Serving):
@@ -34,16 +36,23 @@ class Launched(Serving):
 
 
 @contextlib.contextmanager
-def launched(nsys: Path, sockets: Path, trace: str = "nvtx,osrt") -> Iterator[Launched]:
-    """A server as a user's own `nsys launch` starts it; ended with its session."""
+def launched(
+    nsys: Path, sockets: Path, trace: str = "nvtx,osrt", command: str = "launch", more: tuple[str, ...] = (), **environ
+) -> Iterator[Launched]:
+    """A server as a user's own `nsys launch` (or `profile`) starts it; ended with its session.
+
+    Args:
+        more: options; a session is to come to its first state of rest or waiting by itself.
+        environ: more of the environment.
+    """
     tool = Tool(nsys)
     # Several nsys that start or end at the same moment trip over each other (sem_open: no such file).
     for _ in range(3):
         name = f"t{uuid.uuid4().hex[:12]}"
         process = subprocess.Popen(
-            [str(nsys), "launch", f"--session-new={name}", f"--trace={trace}",
+            [str(nsys), command, f"--session-new={name}", f"--trace={trace}", *more,
              sys.executable, str(SERVING), str(sockets / "PID.sock"), "good"],
-            env=os.environ, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **environ}, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         port = process.stdout.readline()
         if port:
@@ -52,7 +61,7 @@ def launched(nsys: Path, sockets: Path, trace: str = "nvtx,osrt") -> Iterator[La
         process.stdout.close()
     try:
         started = Launched(process, f"http://127.0.0.1:{int(port)}", tool=tool)
-        assert until(lambda: started.session() is not None and started.session().state == "Launched", 20.0)
+        assert until(lambda: started.session() is not None and started.session().state in READY, 20.0)
         started.server = server_below(process.pid)
         yield started
     finally:
@@ -68,7 +77,7 @@ def server_below(pid: int) -> int:
     """The process of the server itself below that of nsys."""
     for line in subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()[1:]:
         child, parent, args = line.split(None, 2)
-        if str(SERVING) in args and "launch" not in args and parent_of(int(parent)) == pid:
+        if str(SERVING) in args and "--session-new" not in args and parent_of(int(parent)) == pid:
             return int(child)
     raise AssertionError("no server")
 

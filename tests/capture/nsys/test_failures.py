@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
 
 import pytest
 
 from gputop_llm.capture.folder import CaptureFolder
-from gputop_llm.capture.nsys.collection import Collection, undo
+from gputop_llm.capture.nsys.collection import Collection, raw_folder, undo
 from gputop_llm.capture.nsys.export import clean
 from gputop_llm.capture.nsys.failures import explained, meaning_of
 from gputop_llm.capture.nsys.tool import Tool, distrusted, expandable, generated
@@ -98,6 +100,35 @@ def test_what_a_dead_worker_left_is_stopped_and_kept(collection, tmp_path):
     assert not window.tool.session("4711").collecting
     assert names(tmp_path) == ["nsys.sqlite"]
     assert undo(window.step) is None, "twice is as good as once"
+
+
+@pytest.mark.parametrize("at", ["start", "stop"])
+def test_what_a_dead_worker_had_nsys_do_is_waited_for(at, collection, tmp_path):
+    window = collection("slow")
+    raw = raw_folder(window._folder)
+    raw.mkdir()
+    start = ["start", "--session=4711", f"--output={raw}/report"]
+    if at == "stop":
+        subprocess.run([window.tool.path, *start], check=True)
+    # nsys is a session of its own, and outlives whoever ran it.
+    arguments = start if at == "start" else ["stop", "--session=4711"]
+    with subprocess.Popen([window.tool.path, *arguments], stdout=subprocess.DEVNULL) as left:
+        assert undo(window.step) is None
+        assert left.wait(10) == 0
+
+    assert not window.tool.session("4711").collecting
+    assert names(tmp_path) == ["nsys.sqlite"]
+    assert not raw.exists()
+
+
+def test_a_record_that_was_half_made_is_made_again(collection, tmp_path):
+    window = collection()
+    window.start()
+    os.close(window._folder.open_record("nsys.sqlite"))
+    subprocess.run([window.tool.path, "stop", "--session=4711"], check=True, stdout=subprocess.DEVNULL)
+
+    assert undo(window.step) is None
+    assert names(tmp_path) == ["nsys.sqlite"]
 
 
 def test_a_session_that_is_at_rest_is_not_stopped(collection, tmp_path):

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop_llm.capture import endpoint_taker
+from gputop_llm.capture import endpoint_taker, endpoint_undo, traces_undo
+from gputop_llm.capture.endpoint.ask import Address, base_of
 from gputop_llm.capture.plan import Plan, make_plan
 from gputop_llm.model import Target, TargetProcess
 from gputop_llm.timeline.read import read_capture
@@ -278,6 +279,39 @@ def test_who_goes_away_leaves_no_profiler_running(how, start, captures):
     assert ended.outcome == {"cancel": "cancelled", "kill": "failed"}[how]
     assert until(lambda: len(engine.posts("/stop_profile")) == 1)
     assert until(lambda: set(processes_of(captures)) <= {engine.process.pid})
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+def test_traces_of_a_window_whose_worker_is_killed_are_removed_and_no_others(kind, start, captures):
+    engine = start(kind, "endless", ranks=2)
+    other = engine.folder / "somebody_elses_rank0.1.pt.trace.json.gz"
+    other.write_bytes(b"theirs")
+    with capture(engine.plan(captures, seconds=30.0)) as run:
+        reach_stage(run, "recording")
+        kill(run.pid)
+        assert last_of(run).outcome == "failed"
+
+    assert until(lambda: set(processes_of(captures)) <= {engine.process.pid}, 20.0)
+    assert len(engine.posts("/stop_profile")) == 1
+    assert list(engine.folder.iterdir()) == [other]
+    if kind == "sglang":
+        assert not Path(engine.posts("/start_profile")[0]["body"]["output_dir"]).exists()
+    assert list(captures.iterdir()) == []
+
+
+def test_an_engine_that_wants_a_key_to_be_stopped_is_no_success(start, captures):
+    engine = start("sglang", "locked")
+    address = Address(base_of(engine.url), None)
+
+    assert "wants its API key" in endpoint_undo.undo(endpoint_undo.step(address, "/stop_profile"))
+    open_ = Address(base_of(engine.url), "sesame")
+    assert endpoint_undo.undo(endpoint_undo.step(open_, "/stop_profile")) is None
+
+
+def test_only_traces_of_ours_are_ever_removed(tmp_path):
+    for folder, tag, owned in ((tmp_path, "", True), (tmp_path, "gputop-llm-", False), ("/tmp", "", True)):
+        step = {"pid": os.getpid(), "folder": str(folder), "tag": tag, "owned": owned, "window_s": 1.0}
+        assert "names no traces of ours" in traces_undo.undo(step)
 
 
 def test_a_server_that_records_stacks_is_asked_only_when_they_are_wanted(start, captures):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import pytest
 from gputop_llm.capture.await_step import await_step, stage_of, tells_of
 from gputop_llm.capture.engine_watch import EngineSample
 from gputop_llm.capture.node_route import NodeRoute
+from gputop_llm.capture.plan import plan_json
+from gputop_llm.capture.repeat import command_of
+from gputop_llm.capture.ways import WAYS
 from gputop_llm.cli import _parser
 from gputop_llm.commands.capture_wishes import options_of, plan_with
 from gputop_llm.config import Config
@@ -82,6 +86,55 @@ def test_some_ranks_can_be_chosen(target, captures):
         planned(target, captures, "--ranks", "all")
     with pytest.raises(UsageError, match="the engine records all of its ranks"):
         planned(target, captures, "--route", "engine-endpoint", "--ranks", "0")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--route", "kineto-agent", "--with", "gpu"],
+        ["--with", "cpu,memory", "--at", "decode", "--ranks", "1", "--seconds", "0.3"],
+        ["--with", "python-stacks"],
+        ["--route", "engine-endpoint", "--at", "prefill"],
+        ["--route", "nsys-system", "--ranks", "0"],
+        ["--route", "kineto-agent"],
+    ],
+)
+def test_the_command_that_repeats_a_capture_plans_the_same(words, target, captures):
+    plan = planned(target, captures, *words)
+    command = command_of(json.loads(json.dumps(plan_json(plan))))
+
+    assert command.startswith(f"gputop-llm capture --pid {plan.ranks[0].pid} --seconds ")
+    again = planned(target, captures, *command.split()[2:])
+    same = ("route", "options", "ranks", "window_s", "some_ranks")
+    assert [getattr(again, name) for name in same] == [getattr(plan, name) for name in same]
+    assert ("--with" in command) == ("--with" in words)
+
+
+def test_it_names_steps_and_stacks_and_nothing_of_a_plan_that_is_none():
+    rank = {"pid": 7, "number": 0}
+    told = {"ranks": [rank], "window_s": 1.5, "steps": 40, "route": "native", "options": {"stacks": True}}
+
+    assert command_of(told) == "gputop-llm capture --pid 7 --steps 40 --route native --stacks"
+    assert command_of({"ranks": [rank], "window_s": 0.5}) == "gputop-llm capture --pid 7 --seconds 0.5"
+    for odd in ({}, {"ranks": 7}, {"ranks": [7]}, {"ranks": [{"pid": "x; rm -rf /"}]}):
+        assert command_of(odd) is None
+    hostile = {"ranks": [rank], "window_s": 1, "route": "$(x)", "options": {"stage": "`x`"}}
+    assert command_of(hostile) == "gputop-llm capture --pid 7 --seconds 1"
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.key)
+def test_each_cost_is_said_to_be_seen_on_a_gpu_or_to_be_a_guess(way, target, captures):
+    cost = dict(planned(target, captures, "--route", way.key).facts())["cost"]
+
+    assert ("as seen: " in cost, "a guess: " in cost) == (way.cost.measured, not way.cost.measured)
+    assert not way.cost.measured or "one H200" in way.cost.seen
+
+
+def test_what_samples_of_stacks_cost_is_said(target, captures):
+    with contextlib.closing(NodeRoute(Config(), captures)) as route:
+        plan = route.plan(SimpleNamespace(engines=()), target, None, None, "native", {"stacks": True})
+
+    assert "the samples cost at most about a tenth of a CPU core" in dict(plan.facts())["cost"]
 
 
 @pytest.mark.parametrize(
