@@ -92,6 +92,14 @@ class EngineReading:
     http: Mapping[str, float] = field(default_factory=dict)
     held_back: bool = False
 
+    @property
+    def skipped(self) -> str | None:
+        """What of the page could not be read, as one clause; None if all could."""
+        if not self.skipped_lines:
+            return None
+        count = "1 line" if self.skipped_lines == 1 else f"{self.skipped_lines} lines"
+        return f"{count} of the page could not be read, the first: {self.first_skipped or 'unknown'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
@@ -178,3 +186,8 @@ class EngineWindow:
     models: tuple[EngineLive, ...] = ()
     ranks: tuple[EngineLive, ...] = ()
     http_per_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def several_ranks(self) -> bool:
+        """Whether there are data-parallel ranks to tell apart; two models of one rank each are none."""
+        return len({rank.rank for rank in self.ranks}) > 1

@@ -84,6 +84,7 @@ def _target(frame: Frame, target: Target) -> list[str]:
         lines.append(f"  {'PID':>8}  {'role':12} {'rank':12} {'GPU':10} {'GPU memory':>10}  state")
     for process in target.processes:
         gpus = ",".join(map(str, process.gpus)) + (" (inferred)" if process.gpus_from == "inferred" else "")
+        gpus += "" if process.mig_instance is None else f" MIG{process.mig_instance}"
         memory = size(process.mem_bytes) if process.gpus else ""
         lines.append(
             f"  {process.pid or '–':>8}  {printable(process.role):12} {printable(process.rank or ''):12} {gpus:10} "
@@ -112,12 +113,18 @@ def _others(frame: Frame) -> list[str]:
             target.model or " ".join(target.argv) or (target.processes[0].title if target.processes else "")
         )
         facts = [
-            f"PID {target.root_pid or '–'}",
+            f"PID {target.root_pid or _pid_by_nvml(target)}",
             f"GPU {', '.join(map(str, target.gpus))}" if target.gpus else "no GPU",
             f"{size(sum(memory)) if memory else '–'} of GPU memory",
         ]
         lines.append(f"  {printable(target.engine)}: {what} ({', '.join(facts)})")
     return lines
+
+
+def _pid_by_nvml(target: Target) -> str:
+    """The PID by which NVML knows a process that can't be seen from here, in brackets as on the screen."""
+    known = [p.nvml_pid for p in target.processes if p.nvml_pid is not None]
+    return f"({known[0]})" if known else "–"
 
 
 def _notes(frame: Frame) -> Iterator[str]:

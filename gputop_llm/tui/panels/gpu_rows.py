@@ -9,7 +9,16 @@ from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, rule
 from gputop_llm.tui.panels.common import labelled, part_state
-from gputop_llm.tui.panels.gpu_words import METERS, as_many, flags, flow_text, link_name, throttle_reasons, value_role
+from gputop_llm.tui.panels.gpu_words import (
+    METERS,
+    as_many,
+    flags,
+    flow_text,
+    link_name,
+    memory_pct,
+    throttle_reasons,
+    value_role,
+)
 from gputop_llm.tui.trails import Trails
 from gputop_llm.units import DASH
 
@@ -58,7 +67,7 @@ def many_gpus(frame: Frame, gpus: tuple[Gpu, ...], trails: Trails, width: int, h
     keys: dict[int, str] = {}
     for gpu in shown:
         keys[len(lines)] = f"gpu:{gpu.index}"
-        lines.append(_row(gpu, shape))
+        lines.append(_row(frame, gpu, shape))
         for line in _histories(gpu, trails, shape):
             keys[len(lines)] = f"gpu:{gpu.index}"
             lines.append(line)
@@ -99,13 +108,13 @@ def ruled(titles: list[tuple[int, str]], width: int) -> Line:
     return line
 
 
-def _row(gpu: Gpu, shape: _Shape) -> Line:
+def _row(frame: Frame, gpu: Gpu, shape: _Shape) -> Line:
     line: Line = [(pad(str(gpu.index), INDEX - 1, right=True) + " ", "strong")]
     for meter in METERS:
         value = meter.read(gpu)
         text = DASH if value is None else f"{value:.0f}"
         line += [(pad(text, VALUE, right=True) + " ", value_role(value)), *bar(value, shape.bar, meter.role), (" ", "")]
-    values = (gpu.mem_used_pct, gpu.power_w, gpu.temp_c, gpu.sm_clock_mhz)
+    values = (memory_pct(frame, gpu), gpu.power_w, gpu.temp_c, gpu.sm_clock_mhz)
     for value, (_, width) in zip(values, FIGURES, strict=True):
         text = DASH if value is None else f"{value:.0f}"
         line.append((pad(text, width, right=True), "dim" if value is None else ""))
