@@ -70,7 +70,7 @@ def judge(engine: EngineView, live: EngineLive, rule: str, name: str, limits: Li
         return Verdict(State.UNKNOWN, f"{_WORDS[name]} ({missing})", latency, slo_s, origin)
     by_slo = quantile_over(latency.p95, slo_s, limits.clear(threshold))
     usual_s = None if limits.given(threshold) else engine.baseline(engine, live, f"{name}_p95_s")
-    needs = f"the p95 of {_WORDS[name]} ({_why_open(latency)})"
+    needs = f"the p95 of {_WORDS[name]} (the engine tells the mean only)"
     if usual_s is None:
         return Verdict(by_slo, needs, latency, slo_s, origin)
     by_usual = _over_usual(engine, live, latency, usual_s, rule, name, limits)
@@ -82,13 +82,6 @@ def judge(engine: EngineView, live: EngineLive, rule: str, name: str, limits: Li
 
 
 _WORDS = {"ttft": "time to first token", "itl": "inter-token latency"}
-
-
-def _why_open(latency: Latency) -> str:
-    """Why a p95 can't be compared, where it can't."""
-    if latency.p95 is None:
-        return "the engine tells the mean only"
-    return f"all that is known of it is {bounds(latency.p95)}"
 
 
 def _over_usual(
