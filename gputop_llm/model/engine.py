@@ -33,7 +33,7 @@ class EngineSeries:
     `spec_accepted_at:<position>`, `finished:<reason>`, steps, scheduled_tokens.
     Histogram names (seconds): ttft, itl, tpot, queue, prefill, decode, e2e; tokens:
     request_prompt_tokens, request_generation_tokens.
-    A name that is absent is unknown, not zero.
+    A name that is absent is unknown, not zero; `not_numbers` are those for which the page says NaN or Inf.
     `shared`: not a rank, but what the front end counts for all ranks of the model together; it has no gauges.
     """
 
@@ -46,6 +46,7 @@ class EngineSeries:
     counters: Mapping[str, float] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     doubtful: tuple[str, ...] = ()
+    not_numbers: tuple[str, ...] = ()
     shared: bool = False
 
 

@@ -86,7 +86,8 @@ def test_11_a_gauge_that_turns_nan_neither_raises_nor_clears(serving):
     one.serve(case_page(34, "t0").replace('a"} 0.99', 'a"} NaN').replace('a"} 115.0', 'a"} NaN'))
     frame = one.run(20).json()["engines"][0]["total"]
     assert (frame["kv_usage_pct"], frame["waiting"], frame["running"]) == (None, None, 35)
-    assert "KV cache usage" in one.cannot_tell()["kv-pressure"]
+    assert frame["missing"]["waiting"] == "the page gives no number for it (NaN or Inf)"
+    assert one.cannot_tell()["kv-pressure"] == "KV cache usage (the page gives no number for it (NaN or Inf))"
 
 
 # -- 13: process metrics only -------------------------------------------------------------
