@@ -127,6 +127,7 @@ _REMARKS = {
     "gpus": "null when GPUs can't be read: `node.problem` or `sources.gpus.error` says why",
     "gpus[].index": "as NVML counts",
     "gpus[].mem_source": "`device`, or `host-shared` where the GPU uses the host's memory",
+    "gpus[].mem_free_bytes": "what is not used; where the memory is `host-shared`, what the host could still give",
     "gpus[].throttle[].share_pct": "of the time since the poll before; null if only the momentary bit is known",
     "gpus[].throttle[].source": "`counter` or `bit`",
     "gpus[].energy_j": "since the driver was loaded",

@@ -229,6 +229,9 @@ def _holds_gpu(process: TargetProcess) -> bool:
 def _why_none(target: Target) -> str:
     if not target.pids:
         return "it is not a process of this node" if target.urls_from == "flag" else "its processes can't be seen here"
+    zombies = [process.pid for process in target.processes if process.gpus and process.state == "Z"]
+    if zombies:
+        return f"what used the GPU has ended, a zombie now (PID {', '.join(map(str, zombies))})"
     return f"none of its {len(target.pids)} processes is known to use a GPU"
 
 

@@ -19,7 +19,7 @@ from gputop_llm.commands.live import session_on, short_settings
 from gputop_llm.commands.snapshot import settled_frame
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode
-from gputop_llm.model import Target
+from gputop_llm.model import Frame
 from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import plain
 
@@ -36,25 +36,41 @@ def run(arguments: Namespace) -> int:
     config = short_settings(arguments)
     folders = [folder for folder in (paths.captures_folder(), *map(Path, arguments.output or ())) if folder]
     found = None
+    told: tuple[str, ...] = ()
     if arguments.leftovers:
         found = leftovers.clean_up(folders, leftovers.run_folders())
         examined, still = None, leftovers.mapped()
     else:
-        examined = examine(_target(config, arguments), config.pid, folders[-1] if folders else None)
+        frame = _frame(config, arguments)
+        told = tuple(remarks_on(frame))
+        examined = examine(frame.focused, config.pid, folders[-1] if folders else None)
         still = examined.mapped
     if arguments.json:
-        output.write_text(_json(examined, found, still))
+        output.write_text(_json(examined, found, still, told))
     else:
-        lines = examined_lines(examined) if examined is not None else _leftover_lines(found or (), still)
+        lines = [*(examined_lines(examined) if examined is not None else _leftover_lines(found or (), still))]
+        lines += [f"to know        {remark}" for remark in told]
         output.write_text("".join(f"{printable(line)}\n" for line in lines))
     return ExitCode.OK
 
 
-def _target(config: Config, arguments: Namespace) -> Target | None:
-    """The target that a capture would be of; None where there is none, or several."""
+def _frame(config: Config, arguments: Namespace) -> Frame:
+    """The node now; its focus is what a capture would be of: None where there is no target, or several."""
     with session_on(config, arguments, None) as session:
         session.start()
-        return settled_frame(session, config).focused
+        return settled_frame(session, config)
+
+
+def remarks_on(frame: Frame) -> Iterator[str]:
+    """What can't be seen or read from here, and why."""
+    node, targets = frame.gpus.value, frame.targets.value
+    if node is not None and node.problem is not None:
+        yield node.problem
+    yield from targets.notes if targets is not None else ()
+    for engine in frame.engines:
+        reading = engine.scrape.value
+        if reading is not None:
+            yield from (f"{engine.url}: {text}" for text in (reading.problem, reading.skipped) if text)
 
 
 def _leftover_lines(found: tuple[Leftover, ...], still: tuple[Mapped, ...]) -> Iterator[str]:
@@ -65,12 +81,18 @@ def _leftover_lines(found: tuple[Leftover, ...], still: tuple[Mapped, ...]) -> I
     yield from mapped_lines(still)
 
 
-def _json(examined: Examined | None, found: tuple[Leftover, ...] | None, still: tuple[Mapped, ...]) -> str:
+def _json(
+    examined: Examined | None,
+    found: tuple[Leftover, ...] | None,
+    still: tuple[Mapped, ...],
+    remarks: tuple[str, ...],
+) -> str:
     told: dict[str, Any] = {
         "schema": SCHEMA,
         "version": __version__,
         **({name: plain(value) for name, value in asdict(examined).items()} if examined is not None else {}),
         "mapped": [plain(asdict(one)) for one in still],
+        "remarks": list(remarks),
         "leftovers": None if found is None else [plain(asdict(one)) for one in found],
     }
     return json.dumps(told, allow_nan=False, indent=2) + "\n"

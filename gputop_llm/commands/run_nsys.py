@@ -24,6 +24,7 @@ from typing import IO
 from gputop_llm.capture.nsys.failures import explained
 from gputop_llm.capture.nsys.tool import Tool, distrusted
 from gputop_llm.errors import GputopError, UsageError
+from gputop_llm.sources.nvml_driver import new_cuda_fails
 from gputop_llm.timeline.nsys_export import find_nsys
 
 _SHIM = Path(__file__).with_name("nsys_shim.py")
@@ -52,8 +53,11 @@ def launch(argv: Sequence[str]) -> int:
 
     Raises:
         UsageError: it would run under nsys already, or CUDA is told to load something else.
-        GputopError: there is no nsys that can be used, or nsys or the program can't be started.
+        GputopError: no new CUDA process can work here, there is no nsys that can be used, or nsys or the program can't
+            be started.
     """
+    if (why := new_cuda_fails()) is not None:
+        raise GputopError(f"will not start {argv[0]} under nsys", why)
     nsys = _nsys()
     return _Launch(nsys, argv).run()
 

@@ -33,7 +33,7 @@ class EngineSeries:
     `spec_accepted_at:<position>`, `finished:<reason>`, steps, scheduled_tokens.
     Histogram names (seconds): ttft, itl, tpot, queue, prefill, decode, e2e; tokens:
     request_prompt_tokens, request_generation_tokens.
-    A name that is absent is unknown, not zero.
+    A name that is absent is unknown, not zero; `not_numbers` are those for which the page says NaN or Inf.
     `shared`: not a rank, but what the front end counts for all ranks of the model together; it has no gauges.
     """
 
@@ -46,6 +46,7 @@ class EngineSeries:
     counters: Mapping[str, float] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     doubtful: tuple[str, ...] = ()
+    not_numbers: tuple[str, ...] = ()
     shared: bool = False
 
 
@@ -91,6 +92,14 @@ class EngineReading:
     unread: Mapping[str, str] = field(default_factory=dict)
     http: Mapping[str, float] = field(default_factory=dict)
     held_back: bool = False
+
+    @property
+    def skipped(self) -> str | None:
+        """What of the page could not be read, as one clause; None if all could."""
+        if not self.skipped_lines:
+            return None
+        count = "1 line" if self.skipped_lines == 1 else f"{self.skipped_lines} lines"
+        return f"{count} of the page could not be read, the first: {self.first_skipped or 'unknown'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +187,8 @@ class EngineWindow:
     models: tuple[EngineLive, ...] = ()
     ranks: tuple[EngineLive, ...] = ()
     http_per_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def several_ranks(self) -> bool:
+        """Whether there are data-parallel ranks to tell apart; two models of one rank each are none."""
+        return len({rank.rank for rank in self.ranks}) > 1

@@ -48,6 +48,13 @@ class MigInstance:
     sm_count: int | None
     processes: tuple[GpuProcess, ...] = ()
 
+    @property
+    def mem_used_pct(self) -> float | None:
+        """Used share of its own memory in percent; None where either side is unknown or zero."""
+        if self.mem_used_bytes is None or not self.mem_total_bytes:
+            return None
+        return 100.0 * self.mem_used_bytes / self.mem_total_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
@@ -89,7 +96,8 @@ class Gpu:
     """One GPU at one moment.
 
     `missing` maps a field's name to the reason why it is None.
-    `mem_source` is "device", or "host-shared" for integrated parts whose memory is the host's RAM.
+    `mem_source` is "device", or "host-shared" for integrated parts whose memory is the host's RAM;
+    `host_available_bytes` is then what the host could still give (MemAvailable), else None.
     """
 
     index: int
@@ -105,6 +113,7 @@ class Gpu:
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
     mem_source: str = "device"
+    host_available_bytes: int | None = None
 
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
@@ -152,6 +161,15 @@ class Gpu:
         if self.mem_used_bytes is None or not self.mem_total_bytes:
             return None
         return 100.0 * self.mem_used_bytes / self.mem_total_bytes
+
+    @property
+    def mem_free_bytes(self) -> int | None:
+        """Bytes that can still be taken: what is not used, or of a shared memory what the host could still give."""
+        if self.mem_source == "host-shared":
+            return self.host_available_bytes
+        if self.mem_used_bytes is None or self.mem_total_bytes is None:
+            return None
+        return self.mem_total_bytes - self.mem_used_bytes
 
     @property
     def power_pct(self) -> float | None:

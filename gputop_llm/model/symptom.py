@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -106,6 +107,17 @@ class CantTell:
     id: str
     subject: Subject
     needs: str
+
+
+def alike(unknown: Iterable[CantTell]) -> list[tuple[tuple[str, ...], tuple[Subject, ...]]]:
+    """(rules, subjects): each of these rules can't judge any of these subjects."""
+    of_rule: dict[str, list[Subject]] = {}
+    for one in unknown:
+        of_rule.setdefault(one.id, []).append(one.subject)
+    of_subjects: dict[tuple[Subject, ...], list[str]] = {}
+    for rule, subjects in of_rule.items():
+        of_subjects.setdefault(tuple(dict.fromkeys(subjects)), []).append(rule)
+    return [(tuple(rules), subjects) for subjects, rules in of_subjects.items()]
 
 
 @dataclass(frozen=True, slots=True)

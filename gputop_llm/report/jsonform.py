@@ -14,7 +14,18 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gputop_llm import __version__
-from gputop_llm.model import EngineFrame, EngineReading, Frame, Gpu, GpuNode, Part, Quantile, Target, TargetList
+from gputop_llm.model import (
+    EngineFrame,
+    EngineReading,
+    Frame,
+    Gpu,
+    GpuNode,
+    MigInstance,
+    Part,
+    Quantile,
+    Target,
+    TargetList,
+)
 from gputop_llm.model.symptom import Held, Severity, Symptom
 
 SCHEMA = 1
@@ -25,10 +36,12 @@ OMITTED: Mapping[type, frozenset[str]] = {
     GpuNode: frozenset({"gpus"}),
     TargetList: frozenset({"targets"}),
     Part: frozenset({"value", "at_mono_s"}),
+    Gpu: frozenset({"host_available_bytes"}),
 }
 # Figures that the model works out.
 ADDED: Mapping[type, tuple[str, ...]] = {
-    Gpu: ("mem_used_pct", "power_pct"),
+    Gpu: ("mem_used_pct", "mem_free_bytes", "power_pct"),
+    MigInstance: ("mem_used_pct",),
     Target: ("pids", "gpus"),
     Symptom: ("key", "confidence"),
     Held: ("key",),

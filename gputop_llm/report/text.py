@@ -121,12 +121,18 @@ def _others(frame: Frame) -> list[str]:
             target.model or " ".join(target.argv) or (target.processes[0].title if target.processes else "")
         )
         facts = [
-            f"PID {target.root_pid or '–'}",
+            f"PID {target.root_pid or _pid_by_nvml(target)}",
             f"GPU {', '.join(map(str, target.gpus))}" if target.gpus else "no GPU",
             f"{size(sum(memory)) if memory else '–'} of GPU memory",
         ]
         lines.append(f"  {printable(target.engine)}: {what} ({', '.join(facts)})")
     return lines
+
+
+def _pid_by_nvml(target: Target) -> str:
+    """The PID by which NVML knows a process that can't be seen from here, in brackets as on the screen."""
+    known = [p.nvml_pid for p in target.processes if p.nvml_pid is not None]
+    return f"({known[0]})" if known else "–"
 
 
 def _notes(frame: Frame) -> Iterator[str]:

@@ -34,7 +34,7 @@ def engine_lines(engine: EngineFrame) -> list[str]:
     if len(engine.window.models) > 1:
         for live in engine.window.models:
             lines += [f"  model {printable(live.model or DASH)}", *_load(live), *_latencies(live)]
-    if len(engine.window.ranks) > 1 or reading.unread:
+    if engine.window.several_ranks or reading.unread:
         lines += _ranks(engine.window.ranks)
     reasons = unknown(total.missing)
     lines += [f"  {text}" for text in reasons[:_MOST_REASONS]]
@@ -45,7 +45,8 @@ def engine_lines(engine: EngineFrame) -> list[str]:
     if reading.sleeping:
         lines.append(f"  asleep: {printable(reading.sleeping)}")
     lines += [f"  not read: {printable(why)}" for why in reading.unread.values()]
-    return lines + [f"  note: {printable(note)}" for note in reading.notes]
+    notes = [*reading.notes, *([reading.skipped] if reading.skipped else ())]
+    return lines + [f"  note: {printable(note)}" for note in notes]
 
 
 def quantile_text(quantile: Quantile | None) -> str:

@@ -20,6 +20,7 @@ _IN_TABLE = (
     "gpm.dram_bw_pct",
     "mem_used_bytes",
     "mem_total_bytes",
+    "processes.mem_bytes",
     "power_w",
     "power_limit_w",
     "temp_c",
@@ -78,6 +79,8 @@ def _names(gpus: tuple[Gpu, ...]) -> str:
 def _remarks(gpu: Gpu) -> Iterator[str]:
     if gpu.lost:
         yield "LOST: it does not answer any more"
+    if gpu.mem_source == "host-shared":
+        yield f"its memory is the host's RAM, shared with all programs: {size(gpu.mem_free_bytes)} available"
     held = [t for t in gpu.throttle or () if t.active and t.name not in _HARMLESS]
     if held:
         reasons = (
@@ -110,7 +113,8 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
         yield ", ".join(errors)
     for part in gpu.mig_instances:
         used = f"{size(part.mem_used_bytes)} of {size(part.mem_total_bytes)}"
-        yield f"MIG {part.name or DASH} (instance {_known(part.gpu_instance)}): {used}"
+        share = "" if part.mem_used_pct is None else f" ({pct(part.mem_used_pct)})"
+        yield f"MIG {part.name or DASH} (instance {_known(part.gpu_instance)}): {used}{share}"
 
 
 def _missing(gpu: Gpu) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputop_llm.model import Frame
-from gputop_llm.model.symptom import CantTell, Cause, Severity, Symptom, SymptomReport
+from gputop_llm.model.symptom import CantTell, Cause, Severity, Symptom, SymptomReport, alike
 from gputop_llm.printable import printable
 from gputop_llm.report.jsonform import iso
 from gputop_llm.units import uptime
@@ -45,9 +45,9 @@ def cant_tell_lines(unknown: Sequence[CantTell]) -> Iterator[str]:
     for one in unknown:
         by_reason.setdefault(one.needs, []).append(one)
     for needs, several in list(by_reason.items())[:_MOST_REASONS]:
-        rules = ", ".join(dict.fromkeys(one.id for one in several))
-        subjects = ", ".join(dict.fromkeys(printable(one.subject.label) for one in several))
-        yield f"can't tell {rules} of {subjects}: needs {printable(needs)}"
+        for rules, subjects in alike(several):
+            labels = ", ".join(dict.fromkeys(printable(subject.label) for subject in subjects))
+            yield f"can't tell {', '.join(rules)} of {labels}: needs {printable(needs)}"
     if len(by_reason) > _MOST_REASONS:
         yield f"… and {len(by_reason) - _MOST_REASONS} more reasons (--json has all)"
 

@@ -140,7 +140,7 @@ class DiscoverySource:
             key=key,
             engine=tree.engine,
             root_pid=root.pid,
-            argv=() if tree.orphan else redact_argv(root.argv),
+            argv=() if tree.launch is None and "::" in root.title else redact_argv(root.argv),
             model=tree.launch.model if tree.launch else None,
             version=facts.version,
             urls=urls,

@@ -15,7 +15,7 @@ from functools import lru_cache
 from gputop_llm.sources.engines import ENGINES
 from gputop_llm.sources.launch import Launch
 from gputop_llm.sources.process_table import Process
-from gputop_llm.sources.vllm_processes import ROLE_ORDER, Member, Tree, rank_order
+from gputop_llm.sources.vllm_processes import ROLE_ORDER, Member, Tree, has_hidden_parent, rank_order
 
 _MAX_DEPTH = 64
 # Command lines that are remembered, with what they start: a thousand processes are looked at each time.
@@ -55,7 +55,7 @@ def find_engine_trees(processes: Mapping[int, Process], taken: Collection[int]) 
             orphans[name, process.session, process.pgrp].append(process)
     trees = [_tree(roots[pid], found) for pid, found in members.items()]
     for (name, _, _), group in orphans.items():
-        trees.append(_orphan(name, group))
+        trees.append(_without_server(name, group, processes))
     return sorted(trees, key=lambda tree: tree.root.pid)
 
 
@@ -133,9 +133,10 @@ def _role(engine: str, process: Process) -> tuple[str, str | None]:
     return ENGINES[engine].role(process.title, process.argv) or ("other", None)
 
 
-def _orphan(engine: str, group: Sequence[Process]) -> Tree:
-    """What is left of an engine whose server was killed."""
+def _without_server(engine: str, group: Sequence[Process], processes: Mapping[int, Process]) -> Tree:
+    """What is left of an engine whose server was killed, or what can be seen of it where its server can't be."""
     root = min(group, key=lambda process: (process.zombie, process.start_ticks, process.pid))
+    orphan = not has_hidden_parent(root, processes)
     members = [Member(process, *_role(engine, process)) for process in group]
     members.sort(key=lambda m: (m.process is not root, ROLE_ORDER.index(m.role), rank_order(m.rank), m.process.pid))
-    return Tree(root, tuple(members), True, None, None, engine)
+    return Tree(root, tuple(members), orphan, None, None, engine)

@@ -42,6 +42,8 @@ def read_model_launch(engine: str, argv: Sequence[str]) -> ModelLaunch:
     """What the command line of an engine ("vllm", "sglang") says of its model."""
     if not argv:
         return ModelLaunch(problem="its command line is not known")
+    if engine not in ("vllm", "sglang"):
+        return ModelLaunch(problem=f"a command line of {engine} is not read for its model")
     found = _sglang(argv) if engine == "sglang" else vllm_argv.server_options(argv)
     if found is None:
         return ModelLaunch(problem="it was started by a program of its own, which does not tell the model")

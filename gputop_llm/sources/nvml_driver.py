@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import re
 from pathlib import Path
 from types import ModuleType
@@ -90,6 +91,22 @@ def problem(error: Exception, lib: ModuleType, version_path: Path, replaced: boo
     if code == NO_PERMISSION:
         return f"NVML did not start: {plain(code)} on the /dev/nvidia* device files"
     return f"NVML did not start: {plain(code)}"
+
+
+def new_cuda_fails(
+    lib: ModuleType | None = None, version_path: Path = Path("/proc/driver/nvidia/version")
+) -> str | None:
+    """Why no new CUDA process can start here: driver and library are of two versions. None where that isn't so."""
+    try:
+        lib = lib or importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        lib.nvmlInit()
+        lib.nvmlShutdown()
+    except failures(lib) as error:
+        return _mismatch(lib, version_path, False) if code_of(error) == LIB_RM_VERSION_MISMATCH else None
+    return None
 
 
 def _mismatch(lib: ModuleType, version_path: Path, replaced: bool) -> str:

@@ -184,7 +184,8 @@ class GpuReader:
         processes = self._all_processes(instances, bool(mig))
         used, total = device_memory(ask)
         if total is None and integrated and ask.code("mem_total_bytes") == NOT_SUPPORTED:
-            used, total = host_shared(ask, processes, self._meminfo_path)
+            used, total, available = host_shared(ask, processes, self._meminfo_path)
+            values["host_available_bytes"] = available
             values["mem_source"] = "host-shared"
         links = self._nvlink.fields(self._clock.mono())
         gpm = self._read_gpm(bool(mig), integrated)

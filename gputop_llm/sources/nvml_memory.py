@@ -40,27 +40,29 @@ def _used_total(answer: Any) -> tuple[int, int]:
 
 def host_shared(
     asker: Asker, processes: Sequence[GpuProcess] | None, meminfo_path: Path
-) -> tuple[int | None, int | None]:
-    """Bytes used by GPU processes and the host's RAM, for a part whose memory is the host's.
+) -> tuple[int | None, int | None, int | None]:
+    """Bytes used by GPU processes, the host's RAM, and what of it is available, for a part whose memory is the host's.
 
     Programs that do not use the GPU are not counted.
     """
-    total = mem_total_bytes(meminfo_path)
+    total, available = (_meminfo(meminfo_path, name) for name in ("MemTotal", "MemAvailable"))
     if total is None:
         asker.lacks("mem_total_bytes", f"the GPU shares the host's RAM, and {meminfo_path} can't be read")
     else:
         asker.missing.pop("mem_total_bytes", None)
-    if processes is None:
-        asker.lacks("mem_used_bytes", "the GPU shares the host's RAM, and its processes are unknown")
-        return None, total
+    known_sizes = [process.mem_bytes for process in processes or () if process.mem_bytes is not None]
+    if processes is None or len(known_sizes) < len(processes):
+        whose = "its processes are" if processes is None else "the memory of some of its processes is"
+        asker.lacks("mem_used_bytes", f"the GPU shares the host's RAM, and {whose} unknown")
+        return None, total, available
     asker.missing.pop("mem_used_bytes", None)
-    return sum(process.mem_bytes or 0 for process in processes), total
+    return sum(known_sizes), total, available
 
 
-def mem_total_bytes(meminfo_path: Path) -> int | None:
-    """The host's RAM in bytes, from MemTotal of /proc/meminfo; None if unreadable."""
+def _meminfo(path: Path, name: str) -> int | None:
+    """A line of /proc/meminfo in bytes; None if unreadable."""
     try:
-        found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo_path.read_text(encoding="ascii"), re.MULTILINE)
+        found = re.search(rf"^{name}:\s+(\d+) kB", path.read_text(encoding="ascii"), re.MULTILINE)
     except (OSError, ValueError):
         return None
     return int(found[1]) * 1024 if found else None

@@ -45,7 +45,7 @@ class Tree:
     """One engine: its root first, then the others by role.
 
     `launch` is None where no command line tells it: the root was killed
-    (`orphan`), or is a program of the user's own that has the engine inside.
+    (`orphan`), can't be seen from here, or is a program of the user's own that has the engine inside.
     """
 
     root: Process
@@ -120,8 +120,17 @@ def find_trees(processes: Mapping[int, Process]) -> list[Tree]:
             orphans[processes[top].session, processes[top].pgrp].append(processes[top])
     for group in orphans.values():
         oldest = min(group, key=lambda process: (process.zombie, process.start_ticks, process.pid))
-        trees.setdefault(oldest.pid, _tree(oldest, group, children, titles, None, orphan=True))
+        orphan = not has_hidden_parent(oldest, processes)
+        trees.setdefault(oldest.pid, _tree(oldest, group, children, titles, None, orphan))
     return [trees[root] for root in sorted(trees)]
+
+
+def has_hidden_parent(process: Process, processes: Mapping[int, Process]) -> bool:
+    """Whether its parent lives and can't be seen from here: another user's, or outside of this PID namespace (0).
+
+    A process whose parent has ended has another one, PID 1 or a subreaper.
+    """
+    return process.ppid != 1 and process.ppid not in processes
 
 
 def _children(processes: Mapping[int, Process]) -> dict[int, list[Process]]:

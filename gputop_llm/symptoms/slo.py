@@ -70,14 +70,15 @@ def judge(engine: EngineView, live: EngineLive, rule: str, name: str, limits: Li
         return Verdict(State.UNKNOWN, f"{_WORDS[name]} ({missing})", latency, slo_s, origin)
     by_slo = quantile_over(latency.p95, slo_s, limits.clear(threshold))
     usual_s = None if limits.given(threshold) else engine.baseline(engine, live, f"{name}_p95_s")
+    needs = f"the p95 of {_WORDS[name]} (the engine tells the mean only)"
     if usual_s is None:
-        return Verdict(by_slo, "", latency, slo_s, origin)
+        return Verdict(by_slo, needs, latency, slo_s, origin)
     by_usual = _over_usual(engine, live, latency, usual_s, rule, name, limits)
     if by_slo is not State.RAISED and by_usual in (State.RAISED, State.BETWEEN):
         limit_s, origin = usual_s * limits.value(f"{rule}.baseline_x"), "baseline"
     else:
         limit_s = slo_s
-    return Verdict(any_of(by_slo, by_usual), "", latency, limit_s, origin, usual_s)
+    return Verdict(any_of(by_slo, by_usual), needs, latency, limit_s, origin, usual_s)
 
 
 _WORDS = {"ttft": "time to first token", "itl": "inter-token latency"}

@@ -22,9 +22,11 @@ class HotThread(NamedTuple):
 
 
 def computing(engine: EngineView) -> tuple[LoadView, ...]:
-    """The processes that feed the engine's GPUs: engine cores, workers, and whatever else has a GPU."""
-    with_gpu = {p.pid for p in (engine.target.processes if engine.target else ()) if p.gpus}
-    return tuple(p for p in engine.loads if p.now.role in ("engine-core", "worker") or p.now.pid in with_gpu)
+    """The living processes that feed the engine's GPUs: cores, workers, what else has one, or the only process."""
+    processes = engine.target.processes if engine.target else ()
+    with_gpu = {p.pid for p in processes if p.gpus or len(processes) == 1}
+    alive = (p for p in engine.loads if p.now.state not in ("Z", "X"))
+    return tuple(p for p in alive if p.now.role in ("engine-core", "worker") or p.now.pid in with_gpu)
 
 
 def serving(engine: EngineView) -> tuple[LoadView, ...]:

@@ -89,6 +89,11 @@ def test_why_it_is_not_enough(line, problem):
     assert problem in found.problem
 
 
+def test_a_command_line_of_another_engine_is_not_called_a_program_of_the_users_own():
+    found = read_model_launch("llamacpp", ["llama-server", "-m", "/m.gguf"])
+    assert found.problem == "a command line of llamacpp is not read for its model"
+
+
 def test_a_missing_model_name_still_leaves_the_split():
     assert vllm("vllm serve -tp 4").parallel == Parallel(4, 1, 1, 4)
 

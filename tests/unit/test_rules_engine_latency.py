@@ -239,6 +239,12 @@ def test_ttft_of_two_models_the_slow_one_is_named():
     assert (found.subject.key, found.chart) == (f"{sf.SUBJECT}/model:large", None)
 
 
+def test_a_latency_of_which_only_the_mean_is_told_cant_be_judged_for_that_reason():
+    mean_only = Latency(500.0, 0.005, None, None, None)
+    (lacking,) = cant_tell("tpot-high", tpot.RULES, busy(20, lat={"itl": mean_only}))
+    assert lacking.needs == "the p95 of inter-token latency (the engine tells the mean only)"
+
+
 def test_case_16_the_large_model_is_slow_and_the_small_one_is_quiet():
     times, tracker, made, window, page, scraped = case_json(16, "times"), EngineTracker(), [], None, None, 0
     scrapes = {at: read_page(case_page(16, name)) for name, at in times.items()}

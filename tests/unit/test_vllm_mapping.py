@@ -199,6 +199,11 @@ def test_with_several_api_servers_steps_are_unknown_with_a_reason(page):
     assert "several API servers" in reading.missing["tokens_per_step"]
 
 
+def test_without_a_histogram_of_steps_nobody_is_blamed_for_them():
+    reading = read_page('vllm:num_requests_running{engine="0",model_name="m"} 1\n')
+    assert "several API servers" not in reading.missing["steps_per_s"]
+
+
 def test_data_parallel_ranks_stand_side_by_side_in_the_order_of_their_numbers():
     text = "".join(f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} {rank}\n' for rank in (10, 2, 0))
     assert [(series.rank, series.running) for series in read_page(text).series] == [("0", 0), ("2", 2), ("10", 10)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gputop_llm.capture import process
 from gputop_llm.capture.stacks import pyspy
 from gputop_llm.capture.stacks.looking import Seen
-from gputop_llm.capture.stacks.refused import situation, unreadable
+from gputop_llm.capture.stacks.refused import situation, unreadable, zombie
 from gputop_llm.errors import GputopError
 from gputop_llm.model.stacks import Flame, FlameRow, FlameThread, Unreadable
 
@@ -39,6 +39,8 @@ def record(processes: Sequence[Seen], seconds: float, rate_hz: int = RATE_HZ) ->
 
 def _recorded(seen: Seen, seconds: float, rate_hz: int) -> Flame:
     empty = Flame(seen.pid, seen.title, seen.rank, seconds, rate_hz)
+    if (ended := zombie(seen.pid)) is not None:
+        return replace(empty, unreadable=ended)
     recording = pyspy.Recording(_MOST_BYTES)
     try:
         argv = recording.argv(seen.pid, seconds, rate_hz, "raw", idle=False)

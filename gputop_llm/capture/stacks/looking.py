@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gputop_llm.capture.process import Ran
 from gputop_llm.capture.stacks import pyspy
 from gputop_llm.capture.stacks.compare import compared, headline
-from gputop_llm.capture.stacks.refused import situation, unreadable
+from gputop_llm.capture.stacks.refused import situation, unreadable, zombie
 from gputop_llm.capture.ways import open_without_ptrace
 from gputop_llm.errors import GputopError, NothingFound
 from gputop_llm.follow import describe
@@ -91,6 +91,8 @@ def report(
 
 def _looked(seen: Seen, look: Look) -> ProcessStacks:
     found = ProcessStacks(seen.pid, seen.title, seen.rank)
+    if (ended := zombie(seen.pid)) is not None:
+        return replace(found, unreadable=ended)
     began = time.monotonic()
     for _ in range(_TRIES):
         done = look(seen.pid)

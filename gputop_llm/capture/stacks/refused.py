@@ -11,6 +11,7 @@ from gputop_llm.printable import printable
 from gputop_llm.sources.procfs import ProcFs
 
 _CAP_SYS_PTRACE = 19
+_ALIVE = "choose one that runs"
 _AS_ROOT = "run gputop-llm as root (sudo)"
 _MOST_SAID = 200
 
@@ -45,7 +46,7 @@ def unreadable(said: str, in_time: bool, at: Situation) -> Unreadable:
             "try again when the node is less busy",
         )
     if not at.alive or "no such process" in low:
-        return Unreadable("the process has ended", "choose one that runs")
+        return Unreadable("the process has ended", _ALIVE)
     if "permission denied" in low or "operation not permitted" in low:
         return _by_rights(at)
     if "failed to find python version" in low or "failed to find a python" in low or "not a python" in low:
@@ -91,6 +92,17 @@ def _by_rights(at: Situation) -> Unreadable:
         "the kernel does not allow it: a security module, or a seccomp filter around gputop-llm",
         "run gputop-llm outside of the container, or start that with --security-opt seccomp=unconfined",
     )
+
+
+def zombie(pid: int, proc: ProcFs | None = None) -> Unreadable | None:
+    """Why there is nothing to read of a process that has ended and is still listed; None of any other."""
+    try:
+        stat = (proc or ProcFs()).stat(pid)
+    except (OSError, ValueError):
+        return None
+    if stat.state not in ("Z", "X"):
+        return None
+    return Unreadable(f"it is a zombie: it has ended, and its parent {stat.ppid} has not collected it", _ALIVE)
 
 
 def situation(pid: int, proc: ProcFs | None = None) -> Situation:

@@ -59,6 +59,7 @@ class Draft:
     values: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
+    not_numbers: set[str] = field(default_factory=set)
 
     def series(self, key: Key, *, shared: bool = False) -> EngineSeries:
         """What was gathered, as it is handed on."""
@@ -73,6 +74,7 @@ class Draft:
             counters=values,
             histograms=self.histograms,
             doubtful=tuple(sorted(self.doubtful)),
+            not_numbers=tuple(sorted(self.not_numbers)),
             shared=shared,
         )
 
@@ -108,6 +110,8 @@ def gather(rows: Rows, names: Names, key_of: Callable[[Labels], Key]) -> Drafts:
             for key, values in collect(metric, name).items():
                 if math.isfinite(values[""]):
                     drafts[key].values.setdefault(name, values[""])
+                else:
+                    drafts[key].not_numbers.add(names.doubts.get(name, name))
     for prefix, metrics, label in names.labelled:
         for metric in metrics:
             for key, values in collect(metric, prefix, label).items():
@@ -214,6 +218,7 @@ def doubts_note(series: Sequence[EngineSeries]) -> tuple[str, ...]:
     return (f"the endpoint gives two values for one series ({', '.join(doubtful)}): the larger one is shown",)
 
 
+_NO_NUMBER = "the page gives no number for it (NaN or Inf)"
 # What each figure of EngineLive is made of.
 MADE_OF = {
     "running": ("running",),
@@ -256,4 +261,9 @@ def missing(
     have.update(also)
     if any(one.waiting_by_reason for one in series):
         have.add("waiting_by_reason")
-    return {figure: why.get(figure, otherwise) for figure, parts in MADE_OF.items() if not have.issuperset(parts)}
+    not_numbers = {name for one in series for name in one.not_numbers}
+    return {
+        figure: _NO_NUMBER if not_numbers.intersection(parts) else why.get(figure, otherwise)
+        for figure, parts in MADE_OF.items()
+        if not have.issuperset(parts)
+    }

@@ -35,6 +35,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
     if version in names.SWAPPED_PHASES:
         for draft in drafts.values():
             _swap_phases(draft.histograms)
+    counts_steps = any("iteration" in draft.histograms for draft in drafts.values())
     series = tuple(_series(key, draft, several_servers) for key, draft in sorted(drafts.items(), key=order))
     return EngineReading(
         engine=NAME,
@@ -45,7 +46,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         cache_config={name: value for name, value in config.items() if name not in ("engine", "model_name")},
         sleeping=_sleeping(rows),
         notes=_notes(series, version),
-        missing=_missing(series, lora, config, v1, several_servers),
+        missing=_missing(series, lora, config, v1, several_servers and counts_steps),
         skipped_lines=samples.skipped_lines,
         first_skipped=samples.first_skipped,
         progress=names.PROGRESS,
@@ -148,12 +149,12 @@ def _notes(series: Sequence[EngineSeries], version: str | None) -> tuple[str, ..
 
 
 def _missing(
-    series: Sequence[EngineSeries], lora: LoraState | None, config: Labels, v1: bool, several_servers: bool
+    series: Sequence[EngineSeries], lora: LoraState | None, config: Labels, v1: bool, steps_of_several: bool
 ) -> dict[str, str]:
     """Why each figure that no series can give is absent."""
     also = [name for name, there in (("lora", lora), ("cache_config", config)) if there]
     found = missing(series, names.WHY_ABSENT, names.NOT_THERE if v1 else names.NOT_YET, also)
-    if several_servers:
+    if steps_of_several:
         found.update(dict.fromkeys(("steps_per_s", "tokens_per_step"), names.SEVERAL_SERVERS))
     return found
 

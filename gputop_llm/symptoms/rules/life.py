@@ -18,6 +18,8 @@ from gputop_llm.symptoms.rules.queue import SEQUENCE_LIMITS, decode_is_slow
 from gputop_llm.symptoms.view import MEAN_S, EngineView, NodeView
 from gputop_llm.units import number, uptime
 
+#: What clocks may differ by and still be taken for the same.
+_CLOCKS_APART_S = 5.0
 WARMING, UNDERLOADED = "warming-up", "underloaded"
 
 
@@ -47,6 +49,8 @@ def engine_age_s(engine: EngineView, now_s: float) -> float | None:
     started = [
         at for at in (reading.started_s if reading else None, target.started_s if target else None) if at is not None
     ]
+    # A page of another machine may be dated by a clock that is ahead of ours: that tells no age.
+    started = [at for at in started if at - now_s <= _CLOCKS_APART_S]
     ages = [max(0.0, now_s - max(started))] if started else []
     # Counters that fell are a restart, told or not; it is marked for the length of one window only.
     if engine.restarted_mono_s is not None:
@@ -86,7 +90,7 @@ def _warming(engine: EngineView, age_s: float, first: bool | None, young: bool, 
     if never:
         headline = f"the engine is starting ({uptime(age_s)} old, no metrics page yet): normal"
     else:
-        headline = f"the engine is {uptime(age_s)} old{'' if first else ', no first token yet'}: normal"
+        headline = f"the engine is {uptime(age_s)} old{', no first token yet' if first is False else ''}: normal"
     return Symptom(
         id=WARMING,
         subject=engine.subject,

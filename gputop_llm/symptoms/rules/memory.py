@@ -19,16 +19,17 @@ from gputop_llm.units import pct, size
 
 
 class _Used(NamedTuple):
-    """What was used of a memory at one time, and by whom."""
+    """What was used of a memory at one time and by whom, and what was left (of a shared one for all programs)."""
 
     mono_s: float
     used: int
     total: int
+    left: int
     processes: tuple[GpuProcess, ...]
 
     @property
-    def pct(self) -> float:
-        return 100.0 * self.used / self.total
+    def full_pct(self) -> float:
+        return 100.0 * (1.0 - self.left / self.total)
 
 
 def memory_spike(view: NodeView, limits: Limits) -> Iterator[Check]:
@@ -53,7 +54,8 @@ def _judge(view: NodeView, gpu: GpuView, instance: int | None, engines: Sequence
         return Check(rule, subject, State.UNKNOWN, f"the used memory ({gpu.missing('mem_used_bytes')})")
     jump = over(_growth_pct(recent), limits, f"{rule}.jump_pct")
     filling = all_in_turn(
-        partial(over, recent[-1].pct, limits, f"{rule}.full_pct"), partial(_growing, gpu, instance, settled_s, limits)
+        partial(over, recent[-1].full_pct, limits, f"{rule}.full_pct"),
+        partial(_growing, gpu, instance, settled_s, limits),
     )
     make = partial(_symptom, gpu, subject, engines[0], jump is not State.CLEAR, instance, settled_s, limits)
     return judged(rule, subject, any_of(jump, filling), "", make)
@@ -87,12 +89,14 @@ def _settled_since(view: NodeView, engines: Sequence[EngineView], limits: Limits
 
 def _use(mono_s: float, gpu: Gpu, instance: int | None) -> _Used | None:
     if instance is None:
-        if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
+        left = gpu.mem_free_bytes
+        if gpu.mem_used_bytes is None or not gpu.mem_total_bytes or left is None:
             return None
-        return _Used(mono_s, gpu.mem_used_bytes, gpu.mem_total_bytes, gpu.processes or ())
+        return _Used(mono_s, gpu.mem_used_bytes, gpu.mem_total_bytes, left, gpu.processes or ())
     for one in gpu.mig_instances:
         if one.gpu_instance == instance and one.mem_used_bytes is not None and one.mem_total_bytes:
-            return _Used(mono_s, one.mem_used_bytes, one.mem_total_bytes, one.processes)
+            left = one.mem_total_bytes - one.mem_used_bytes
+            return _Used(mono_s, one.mem_used_bytes, one.mem_total_bytes, left, one.processes)
     return None
 
 
@@ -114,9 +118,10 @@ def _symptom(
     before, now = min(uses, key=lambda u: u.used), uses[-1]
     span_s = now.mono_s - before.mono_s
     grown = now.used - before.used
-    left = now.total - now.used
-    full = now.pct > limits.value("memory-spike.full_pct")
-    headline = f"{subject.label} memory grew by {size(grown)} in {span_s:.0f} s to {pct(now.pct)}, {size(left)} left"
+    full = now.full_pct > limits.value("memory-spike.full_pct")
+    headline = (
+        f"{subject.label} memory grew by {size(grown)} in {span_s:.0f} s to {pct(now.full_pct)}, {size(now.left)} left"
+    )
     name = f"{subject.label} memory"
     return Symptom(
         id="memory-spike",
@@ -134,7 +139,9 @@ def _symptom(
                 span_s,
                 **limit(limits, "memory-spike.jump_pct"),
             ),
-            Evidence(f"{name}, used", now.pct, "%", "NVML, of the total", **limit(limits, "memory-spike.full_pct")),
+            Evidence(
+                f"{name}, used", now.full_pct, "%", "NVML, of the total", **limit(limits, "memory-spike.full_pct")
+            ),
             *(_of_process(pid, was, is_now) for pid, was, is_now in _by_process(before, now)),
         ),
         causes=_causes(engine, before, now),

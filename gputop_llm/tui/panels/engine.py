@@ -135,13 +135,14 @@ def _candidate(frame: Frame, target: Target, width: int) -> Line:
 
 def load_line(live: EngineLive, width: int) -> Line:
     """Queue, KV cache and batch in one line."""
-    waiting = labelled("waiting", number(live.waiting), "strong" if live.waiting else "")
+    waiting = labelled("waiting", mark(live, "waiting", number(live.waiting)), "strong" if live.waiting else "")
     reasons = [f"{printable(k)} {number(v)}" for k, v in live.waiting_by_reason.items() if v]
     if reasons and live.waiting:
         waiting.append((f" ({', '.join(reasons)})", ""))
-    kv = labelled("KV", small_pct(live.kv_usage_pct), "strong" if live.kv_usage_pct is not None else "")
+    kv_text = mark(live, "kv_usage_pct", small_pct(live.kv_usage_pct))
+    kv = labelled("KV", kv_text, "strong" if live.kv_usage_pct is not None else "")
     parts: list[list[Run]] = [
-        labelled("running", number(live.running), "strong" if live.running is not None else ""),
+        labelled("running", mark(live, "running", number(live.running)), "strong" if live.running is not None else ""),
         waiting,
         kv,
         labelled("prefix hit", pct(live.prefix_hit_pct)),
@@ -191,7 +192,7 @@ def _ranks(engine: EngineFrame, width: int) -> list[Line]:
     """DP ranks under each other with aligned numbers; nothing for a single one."""
     window = engine.window
     unread = engine.scrape.value.unread if engine.scrape.value else {}
-    if window is None or (len(window.ranks) < 2 and not unread):
+    if window is None or not (window.several_ranks or unread):
         return []
     lines: list[Line] = []
     for rank in window.ranks:

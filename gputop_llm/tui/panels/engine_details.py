@@ -75,7 +75,7 @@ def _columns(engine: EngineFrame) -> list[tuple[str, EngineLive]]:
         return []
     columns = [("all", window.total)]
     reading = engine.scrape.value
-    if len(window.ranks) > 1 or (reading is not None and reading.unread):
+    if window.several_ranks or (reading is not None and reading.unread):
         columns += [(f"DP{printable(r.rank or '?')}", r) for r in window.ranks]
     if len(window.models) > 1:
         columns += [(_model_heading(at, m), m) for at, m in enumerate(window.models, 1)]
@@ -136,8 +136,10 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     ranks = sorted({s.rank for s in reading.series if s.rank is not None})
     lines += _pair("engine ranks", ", ".join(printable(r) for r in ranks) or DASH, width)
     if reading.started_s is not None:
-        up = uptime(frame.at_s - reading.started_s)
-        lines += _pair("counters began", f"{clock_text(reading.started_s)}, {up} ago", width)
+        age_s = frame.at_s - reading.started_s
+        # Another machine's clock: it may be ahead of ours.
+        ago = f"{uptime(age_s)} ago" if age_s >= 0 else f"{uptime(-age_s)} ahead of this machine's clock"
+        lines += _pair("counters began", f"{clock_text(reading.started_s)}, {ago}", width)
     lines += _pair("sleep state", printable(spaced(reading.sleeping)) if reading.sleeping else DASH, width)
     return lines
 
@@ -251,9 +253,8 @@ def _cache_config(reading: EngineReading, width: int) -> list[Line]:
 
 def _notes(reading: EngineReading, width: int) -> list[Line]:
     texts = [printable(note) for note in reading.notes]
-    if reading.skipped_lines:
-        first = f", the first: {printable(reading.first_skipped)}" if reading.first_skipped else ""
-        texts.append(f"{reading.skipped_lines} lines of the page could not be read{first}")
+    if reading.skipped is not None:
+        texts.append(printable(reading.skipped))
     if not texts:
         return []
     return [_section("Notes", width), *(line for text in texts for line in wrapped(text, width, "", "  "))]

@@ -50,7 +50,10 @@ def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
     if version:
         who.append((f" {printable(version)}", ""))
     parts: list[list[Run]] = [who]
-    if target.model:
+    served = {one.model for one in reading.series if one.model is not None} if reading else set()
+    if len(served) > 1:
+        parts.append([(f"{len(served)} models", "strong")])
+    elif target.model:
         model = printable(short_model(target))
         parts.append([(pad(model, min(cells(model), model_width)), "strong")])
     age_s = None if target.started_s is None else frame.at_s - target.started_s

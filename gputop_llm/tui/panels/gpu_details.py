@@ -37,6 +37,10 @@ def _plain(value: object) -> str:
     return printable(str(value))
 
 
+def _memory_kind(source: str) -> str:
+    return "the host's RAM, shared" if source == "host-shared" else source
+
+
 def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -72,7 +76,7 @@ SECTIONS: tuple[tuple[str, tuple[Field, ...]], ...] = (
             Field("mem_used_bytes", "used", size),
             Field("mem_total_bytes", "total", size),
             Field("mem_used_pct", "used share", pct),
-            Field("mem_source", "kind", _plain),
+            Field("mem_source", "kind", _memory_kind),
             Field("mem_bus_width_bits", "bus width", lambda v: f"{v} bits"),
         ),
     ),
@@ -254,7 +258,8 @@ def _mig(gpu: Gpu) -> list[Line]:
         return []
     lines = [_heading("MIG instances")]
     for at, part in enumerate(gpu.mig_instances):
-        used = f"{size(part.mem_used_bytes)} of {size(part.mem_total_bytes)}"
+        share = "" if part.mem_used_pct is None else f" ({pct(part.mem_used_pct)})"
+        used = f"{size(part.mem_used_bytes)} of {size(part.mem_total_bytes)}{share}"
         sms = DASH if part.sm_count is None else str(part.sm_count)
         lines.append(
             [

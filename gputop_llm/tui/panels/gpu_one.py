@@ -14,10 +14,11 @@ from gputop_llm.tui.panels.gpu_words import (
     METERS,
     POWER,
     Meter,
-    amount_text,
     flags,
     flow_text,
     link_name,
+    memory_pct,
+    memory_text,
     power_text,
     throttle_reasons,
     value_role,
@@ -64,9 +65,11 @@ def one_gpu(frame: Frame, gpu: Gpu, trails: Trails, width: int, height: int) -> 
         lines += _meter(gpu, meter, trails, shape)
     left = height - len(lines)
     apart = left >= 4
-    lines.append(_memory(gpu, trails, shape, width, with_power=not apart))
+    lines.append(_memory(frame, gpu, trails, shape, width, with_power=not apart))
     if apart:
-        lines.append([*_gauge(POWER, gpu, shape), *_words_and_history(power_text(gpu), POWER, gpu, trails, shape)])
+        lines.append(
+            [*_gauge(POWER, POWER.read(gpu), shape), *_words_and_history(power_text(gpu), POWER, gpu, trails, shape)]
+        )
     lines += [_clocks(gpu, width), _links(gpu, width)]
     return Block(lines[:height], dict.fromkeys(range(height), f"gpu:{gpu.index}"))
 
@@ -87,8 +90,7 @@ def _title(frame: Frame, gpu: Gpu, trails: Trails, shape: _Shape, width: int) ->
     return rule(title, width, [(f"last {span}, 0–100 %", "dim")])
 
 
-def _gauge(meter: Meter, gpu: Gpu, shape: _Shape) -> Line:
-    value = meter.read(gpu)
+def _gauge(meter: Meter, value: float | None, shape: _Shape) -> Line:
     return [
         (pad(meter.label, LABEL), ""),
         (pad(pct(value), VALUE, right=True), value_role(value)),
@@ -100,7 +102,7 @@ def _gauge(meter: Meter, gpu: Gpu, shape: _Shape) -> Line:
 
 def _meter(gpu: Gpu, meter: Meter, trails: Trails, shape: _Shape) -> list[Line]:
     series = f"gpu.{gpu.index}.{meter.series}"
-    first = _gauge(meter, gpu, shape)
+    first = _gauge(meter, meter.read(gpu), shape)
     if meter.read(gpu) is None:
         reason: Line = [*first, (reason_for(gpu.missing, meter.field), "dim")]
         return [reason, *([] for _ in range(shape.rows - 1))]
@@ -117,11 +119,9 @@ def _meter(gpu: Gpu, meter: Meter, trails: Trails, shape: _Shape) -> list[Line]:
     return lines
 
 
-def _memory(gpu: Gpu, trails: Trails, shape: _Shape, width: int, with_power: bool) -> Line:
-    words = amount_text(gpu.mem_used_bytes, gpu.mem_total_bytes)
-    if gpu.mem_source == "host-shared":
-        words += " of host RAM"
-    line = _gauge(MEMORY, gpu, shape)
+def _memory(frame: Frame, gpu: Gpu, trails: Trails, shape: _Shape, width: int, with_power: bool) -> Line:
+    words = memory_text(frame, gpu)
+    line = _gauge(MEMORY, memory_pct(frame, gpu), shape)
     if not with_power:
         return [*line, *_words_and_history(words, MEMORY, gpu, trails, shape)]
     share = "" if gpu.power_pct is None else f" ({pct(gpu.power_pct)})"
@@ -133,11 +133,12 @@ def _words_and_history(words: str, meter: Meter, gpu: Gpu, trails: Trails, shape
     """Words, then a history that ends where those of the meters end."""
     series = f"gpu.{gpu.index}.{meter.series}"
     tall = shape.rows > 1
-    cells = shape.history + (SCALE if tall else 0) - WORDS
+    room = max(WORDS, len(words) + 2)
+    cells = shape.history + (SCALE if tall else 0) - room
     if cells < 8:
         return [(words, "")]
     values = trails.values(series, cells, shape.slots * (2 if tall else 1))
-    return [(pad(words, WORDS), ""), (spark(values, 100.0), meter.role)]
+    return [(pad(words, room), ""), (spark(values, 100.0), meter.role)]
 
 
 def _clocks(gpu: Gpu, width: int) -> Line:

@@ -15,6 +15,7 @@ from gputop_llm.tui.panels.gpu_words import (
     flags,
     flow_text,
     link_name,
+    memory_pct,
     throttle_reasons,
     value_role,
     watched_slice,
@@ -114,7 +115,7 @@ def _row(frame: Frame, gpu: Gpu, shape: _Shape) -> Line:
         value = meter.read(gpu)
         text = DASH if value is None else f"{value:.0f}"
         line += [(pad(text, VALUE, right=True) + " ", value_role(value)), *bar(value, shape.bar, meter.role), (" ", "")]
-    values = (gpu.mem_used_pct, gpu.power_w, gpu.temp_c, gpu.sm_clock_mhz)
+    values = (memory_pct(frame, gpu), gpu.power_w, gpu.temp_c, gpu.sm_clock_mhz)
     for value, (_, width) in zip(values, FIGURES, strict=True):
         text = DASH if value is None else f"{value:.0f}"
         line.append((pad(text, width, right=True), "dim" if value is None else ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gputop_llm.model import Frame, Gpu
+from gputop_llm.model import Frame, Gpu, MigInstance
 from gputop_llm.tui.panels.common import spaced
 from gputop_llm.units import DASH, rate, size
 
@@ -47,6 +47,31 @@ MEMORY = Meter("memory", "mem_used_pct", "mem", "", lambda g: g.mem_used_pct)
 POWER = Meter("power", "power_pct", "mem", "", lambda g: g.power_pct)
 
 
+def instance_of(frame: Frame, gpu: Gpu) -> MigInstance | None:
+    """The MIG instance of a GPU that the attached target runs on; None if it is on none, or on several."""
+    processes = frame.focused.processes if frame.focused else ()
+    numbers = {p.mig_instance for p in processes if gpu.index in p.gpus and p.mig_instance is not None}
+    found = [instance for instance in gpu.mig_instances if instance.gpu_instance in numbers]
+    return found[0] if len(found) == 1 else None
+
+
+def memory_pct(frame: Frame, gpu: Gpu) -> float | None:
+    """Used share of a GPU's memory, or of that of the target's MIG instance."""
+    instance = instance_of(frame, gpu)
+    return gpu.mem_used_pct if instance is None else instance.mem_used_pct
+
+
+def memory_text(frame: Frame, gpu: Gpu) -> str:
+    """ "71.1 of 140 GiB", "MIG2: 36.2 of 39.5 GiB", "89.3 of 122 GiB host RAM, 23.0 GiB free" """
+    instance = instance_of(frame, gpu)
+    if instance is not None:
+        return f"MIG{instance.gpu_instance}: {amount_text(instance.mem_used_bytes, instance.mem_total_bytes)}"
+    words = amount_text(gpu.mem_used_bytes, gpu.mem_total_bytes)
+    if gpu.mem_source == "host-shared":
+        words += f" host RAM, {size(gpu.mem_free_bytes)} free"
+    return words
+
+
 def value_role(value: object) -> str:
     """Known numbers stand out, unknown ones step back."""
     return "dim" if value is None else "strong"
@@ -70,12 +95,9 @@ def power_text(gpu: Gpu) -> str:
 
 def watched_slice(frame: Frame, gpu: Gpu) -> str | None:
     """The MIG instance that the watched engine is on: "MIG2 36.2 of 39.5 GiB"; None without, or on several."""
-    target = frame.focused
-    own = {p.mig_instance for p in (target.processes if target else ()) if gpu.index in p.gpus}
-    instances = [part for part in gpu.mig_instances if part.gpu_instance in own - {None}]
-    if len(instances) != 1:
+    part = instance_of(frame, gpu)
+    if part is None:
         return None
-    (part,) = instances
     return f"MIG{part.gpu_instance} {amount_text(part.mem_used_bytes, part.mem_total_bytes)}"
 
 

@@ -74,12 +74,13 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
         if target.remote:
             lines.append([(f"  {NO_PROCESS_DATA}", "dim")])
         notes += [f"{target_name(target)}: {note}" for note in target.notes]
-        if target.attachable is not None:
+        if target.attachable is not None and target.attachable not in (p.note for p in target.processes):
             notes.append(f"{target_name(target)} can't be watched: {target.attachable}")
     if not targets:
         lines.append([("no engine and no other CUDA process can be seen from here", "dim")])
     notes += list(found.notes)
     shown = [load for t in targets for p in t.processes if (load := loads.get(p.pid or -1)) is not None]
+    notes += _memory_unknown(frame)
     notes += [f"I/O wait unknown: {load.missing['io_wait_pct']}" for load in shown if "io_wait_pct" in load.missing]
     if frame.targets.error is not None:
         notes.insert(0, f"▲ {frame.targets.error}")
@@ -103,6 +104,15 @@ def _sm_shares(frame: Frame) -> dict[int, float]:
             if process.sm_util_pct is not None:
                 shares[process.pid] = shares.get(process.pid, 0.0) + process.sm_util_pct
     return shares
+
+
+def _memory_unknown(frame: Frame) -> list[str]:
+    gpus = frame.gpus.value.gpus if frame.gpus.value else ()
+    return [
+        f"GPU memory of processes unknown: {gpu.missing['processes.mem_bytes']}"
+        for gpu in gpus
+        if "processes.mem_bytes" in gpu.missing
+    ]
 
 
 def _target_row(frame: Frame, target: Target, width: int) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gputop_llm.model import Frame
-from gputop_llm.model.symptom import CantTell, Held, Subject, Symptom, SymptomReport
+from gputop_llm.model.symptom import CantTell, Held, Subject, Symptom, SymptomReport, alike
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, Run, fit, joined, pad, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import clock_text, ranges
@@ -159,10 +159,10 @@ def _cant_tell(unknown: Iterable[CantTell], width: int) -> list[Line]:
         by_need.setdefault(one.needs, []).append(one)
     lines: list[Line] = []
     for needs, several in by_need.items():
-        rules = ", ".join(dict.fromkeys(printable(one.id) for one in several))
-        subjects = _subjects([one.subject for one in several])
         lines += wrapped(f"needs {printable(needs)}", width, "")
-        lines += [[("  ", ""), *row] for row in wrapped(f"{rules} of {subjects}", width - 2, "dim")]
+        for rules, subjects in alike(several):
+            text = f"{', '.join(map(printable, rules))} of {_subjects(subjects)}"
+            lines += [[("  ", ""), *row] for row in wrapped(text, width - 2, "dim")]
     return lines
 
 

@@ -90,11 +90,14 @@ def minute(wall_s: float) -> str:
 
 
 def headline(symptom: Symptom, frame: Frame) -> str:
-    """Its headline, with the engine's name in front where several engines are watched and it names none."""
+    """Its headline, with the name in front of which of several engines, or of one engine's models, has it."""
     text = printable(symptom.headline)
-    if len(frame.engines) < 2 or not symptom.subject.key.startswith("engine:"):
+    if not symptom.subject.key.startswith("engine:"):
         return text
-    return f"{subject_name(symptom, frame)}: {text}"
+    if len(frame.engines) > 1:
+        return f"{subject_name(symptom, frame)}: {text}"
+    model = symptom.subject.key.partition("/model:")[2]
+    return f"{printable(model)}: {text}" if model else text
 
 
 def subject_name(symptom: Symptom, frame: Frame) -> str:
