@@ -33,12 +33,11 @@ static bool change(struct slot *slot, int from, int to)
 
 static bool map(struct slot *slot, bool prepared)
 {
-    void *memory = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* So that the page faults of the first buffers are ours, not those of a thread that launches kernels. */
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (prepared ? MAP_POPULATE : 0);
+    void *memory = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory == MAP_FAILED)
         return false;
-    /* So that the page faults of the first buffers are ours, not those of a thread that launches kernels. */
-    for (size_t at = 0; prepared && at < BUFFER_BYTES; at += 4096)
-        ((volatile uint8_t *)memory)[at] = 0;
     atomic_store(&slot->memory, memory);
     return true;
 }

@@ -21,7 +21,7 @@ enum {
     COMMAND_WAIT_MS = 60000, /* the other ranks are reached meanwhile: COMMAND_WAIT_S in __init__.py */
     START_WAIT_S = 30,
     LOOK_MS = 10,
-    TORCH_LOOK_MS = 2,    /* what it records until it is seen is lost to it */
+    TORCH_LOOK_MS = 5,    /* what it records until it is seen is lost to it; each look wakes a thread */
     CLOSE_WAIT_S = 5,     /* for CUPTI to disable and flush */
     RETURN_WAIT_MS = 300, /* for its buffers, after that */
     AFTER_TAKEOVER_S = 3600,
