@@ -42,6 +42,11 @@ class Served:
     gaps_ms: tuple[float, ...]
 
 
+def range_name(prefilling: int, prompt_tokens: int, decoding: int) -> str:
+    """What vLLM calls a step for so many sequences in prefill, of so many tokens, and so many in decode."""
+    return f"execute_context_{prefilling}({prompt_tokens})_generation_{decoding}({decoding})"
+
+
 def has_gpu() -> bool:
     """Whether PyTorch can use a GPU here."""
     import torch
@@ -134,7 +139,7 @@ class _Loop:
     def _range(self, prefilling: int, prompt_tokens: int, decoding: int) -> Iterator[None]:
         import torch
 
-        name = f"execute_context_{prefilling}({prompt_tokens})_generation_{decoding}({decoding})"
+        name = range_name(prefilling, prompt_tokens, decoding)
         if self._gpu:
             torch.cuda.nvtx.range_push(name)
         with torch.profiler.record_function(name):

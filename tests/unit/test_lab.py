@@ -14,9 +14,11 @@ from gputop_llm import cli, lab
 from gputop_llm.errors import GputopError
 from gputop_llm.lab.case import NEVER
 from gputop_llm.lab.page import Histogram, Page
+from gputop_llm.lab.serving import range_name
 from gputop_llm.ncu.bound import MEMORY_KINDS
 from gputop_llm.sources.engines.lab import read_launch
 from gputop_llm.symptoms.catalogue import RULES
+from gputop_llm.verdict.step_marks import Phase, phase_of
 from tests.support.captures import read_page
 
 PACKAGE = Path(lab.__file__).parents[1]
@@ -128,6 +130,14 @@ def test_the_page_is_served_under_its_path_and_the_port_only_once():
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("step", "phase"),
+    [((0, 0, 32), Phase.DECODE), ((1, 4096, 0), Phase.PREFILL), ((1, 128, 31), Phase.MIXED)],
+)
+def test_its_ranges_tell_a_verdict_the_phase_of_a_step(step, phase):
+    assert phase_of(range_name(*step)) is phase
 
 
 @pytest.mark.parametrize(
