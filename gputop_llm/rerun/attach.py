@@ -38,7 +38,7 @@ def attach_note(hot: HotLaunch, pid: int | None, ranks: int, proc: ProcFs | None
     return (
         "the server runs under ncu (about five times slower than without): "
         f"`ncu --mode attach --hostname 127.0.0.1 --clock-control none --kernel-name {kernel} --launch-count 3` "
-        "profiles the kernel in it; requests stand still meanwhile, and how the server goes on afterwards was never tried"
+        "profiles the kernel in it; requests stand still meanwhile, and how the server goes on then was never tried"
     )
 
 
