@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
+from gputop_llm.timeline.launch_shape import extents_of
 
 if TYPE_CHECKING:
     from gputop_llm.timeline.model import Timeline
@@ -217,7 +218,7 @@ class _Events:
             if kind == 1:
                 label = self._copy_name(name, direction, source, target)
         else:
-            args += f',"grid":[{grid},1,1],"block":[{block},1,1]'
+            args += f',"grid":{_extents(grid)},"block":{_extents(block)}'
         track = f'"pid":{_GPU_PID + device},"tid":{self._track(device, stream, start, end)}'
         return f'{{"ph":"X","cat":"{category}","name":{label},{track},{self._when(start, end)},"args":{{{args}}}}}'
 
@@ -267,6 +268,11 @@ class _Events:
         known = source in _MEMORIES or target in _MEMORIES
         ends = f" ({_MEMORIES.get(source, 'Unknown')} -> {_MEMORIES.get(target, 'Unknown')})" if known else ""
         return json.dumps(f"Memcpy {_DIRECTIONS[direction]}{ends}")
+
+
+@lru_cache(maxsize=4096)
+def _extents(packed: int) -> str:
+    return json.dumps(extents_of(packed) or (0, 0, 0))
 
 
 def _us(ns: int) -> str:

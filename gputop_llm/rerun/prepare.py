@@ -10,6 +10,7 @@ from typing import Any
 
 from gputop_llm.errors import GputopError
 from gputop_llm.rerun import candidates, from_ops, hot, inductor, seen
+from gputop_llm.rerun.attach import attach_note
 from gputop_llm.rerun.case import Case
 from gputop_llm.rerun.hot import HotLaunch
 from gputop_llm.rerun.script import script
@@ -86,6 +87,7 @@ def prepare(
         todo = "a graph replay that was recorded whole hides its kernels: take a window by the native client"
         raise GputopError(f"nothing of {paths[0]} can be run again", what, todo)
     refusals = [(one, hot.refusal(one)) for one in found]
+    attach = attach_note(found[0], engine.pid, engine.ranks)
     tried = tuple(one for one, why in refusals if why is None)
     model = served(engine, config_file)
     batches = seen.batches(context, frames)
@@ -93,7 +95,7 @@ def prepare(
         *from_ops.of_record(context, tried, files),
         *inductor.cases([one.name for one in tried], batches.tokens, inductor.folders()),
     ]
-    said = [*notes, *_hidden(context)]
+    said = [*notes, *_hidden(context), *([attach] if attach is not None else [])]
     if model.shape is not None:
         families = [one.family for one in tried]
         derived = candidates.of_families(families, model.shape, model.parallel, batches, model.qkv_bias)

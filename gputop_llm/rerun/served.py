@@ -32,12 +32,13 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The captured engine, as its bundle has it. `pid` is None where that process is no more."""
+    """The captured engine, as its bundle has it. `pid` is None where that process is no more; `ranks` were captured."""
 
     name: str = ""
     argv: tuple[str, ...] = ()
     pid: int | None = None
     config: Mapping[str, Any] | None = None
+    ranks: int = 1
 
 
 def engine_of(capture: Mapping[str, Any], environment: Mapping[str, Any], proc: ProcFs | None = None) -> Engine:
@@ -50,6 +51,7 @@ def engine_of(capture: Mapping[str, Any], environment: Mapping[str, Any], proc: 
         argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         pid=_alive(plan, proc or ProcFs()),
         config=config if isinstance(config, dict) else None,
+        ranks=len(ranks) if isinstance(ranks := plan.get("ranks"), list) else 1,
     )
 
 
