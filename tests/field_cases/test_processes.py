@@ -124,7 +124,8 @@ async def test_09_the_zombie_is_shown_with_the_memory_that_it_holds(dead):
     note = "zombie: it has ended, but its parent 7300 has not collected it; its GPU memory is still held"
     assert note in dead.text()
     async with dead.shown() as press:
-        screen = await press("4")
+        overview, screen = "\n".join(await press("1")), await press("4")
+    assert "▲ zombie: it has ended" in overview
     (row,) = [line for line in screen if line.lstrip().startswith("7302")]
     assert row.split()[3] == "Z"
     assert "38.0 GiB" in row

@@ -85,6 +85,12 @@ def test_without_a_ttft_histogram_the_finished_requests_are_counted():
     assert raised_at(COLD, RULES, busy(40, live={"prefix_hit_pct": 0.0}, lat={"ttft": None})) == 10
 
 
+def test_an_engine_that_counts_no_prompts_is_told_to_be_so():
+    live = {"prefix_hit_pct": 0.0, "requests_per_s": None, "missing": {"requests_per_s": "it does not count requests"}}
+    (lacking,) = cant_tell(COLD, RULES, busy(40, live=live, lat={"ttft": None}))
+    assert lacking.needs == "10 prompts in the window (it does not count requests)"
+
+
 @pytest.mark.parametrize(
     ("changes", "needs"),
     [

@@ -35,8 +35,9 @@ def prefix_cache_cold(view: NodeView, limits: Limits) -> Iterator[Check]:
                 yield Check(COLD, subject, State.UNKNOWN, f"the hit rate ({_no_hit_rate(engine, live)})")
                 continue
             if prompts is None or prompts < limits.value(f"{COLD}.prompts"):
-                wanted = limits.value(f"{COLD}.prompts")
-                yield Check(COLD, subject, State.UNKNOWN, f"{wanted:.0f} prompts in the window")
+                wanted = f"{limits.value(f'{COLD}.prompts'):.0f} prompts in the window"
+                why = "" if prompts is not None else f" ({live.missing.get('requests_per_s', 'they are not counted')})"
+                yield Check(COLD, subject, State.UNKNOWN, wanted + why)
                 continue
             usual, _ = usual_hit_pct(engine, live)
             of_usual = None

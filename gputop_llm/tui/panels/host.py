@@ -92,9 +92,15 @@ def _process_line(process: ProcessLoad, rank: str | None, width: int) -> Line:
     return [*head, *joined(parts, width - width_of(head))]
 
 
+# By the letter of /proc/PID/stat.
+_STATES = {"Z": "zombie: it has ended", "T": "stopped (SIGSTOP)", "t": "held by a debugger"}
+
+
 def _warnings(process: ProcessLoad) -> list[list[Run]]:
     group = process.cgroup
     texts = []
+    if process.state in _STATES:
+        texts.append(_STATES[process.state])
     if group is not None and group.throttled_pct and group.quota_cpus is not None:
         texts.append(f"quota {_quota_text(group)} CPUs, throttled {group.throttled_pct:.0f} %")
     if process.swap_bytes:
