@@ -16,12 +16,26 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 
 
+def checkout_in(folder):
+    """This checkout as far as a wheel is made of it: builds in one folder would meet each other's half-made files."""
+    shutil.copytree(ROOT / "gputop_llm", folder / "gputop_llm", ignore=shutil.ignore_patterns("__pycache__", ".lib*"))
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def checkout(tmp_path_factory):
+    return checkout_in(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout, tmp_path_factory):
     """The wheel of this checkout, opened."""
     directory = tmp_path_factory.mktemp("wheel")
     # The build backend itself: what `pip wheel` would run, without a network.
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory], cwd=ROOT, check=True)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory]
+    subprocess.run(command, cwd=checkout, check=True)
     (path,) = directory.glob("gputop_llm-*-py3-none-*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
@@ -40,10 +54,10 @@ def requirements(metadata, extra):
     return {requirement.name for requirement in needed}
 
 
-def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel):
+def test_the_wheel_holds_the_package_whole_and_nothing_else(checkout, wheel):
     in_checkout = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "gputop_llm").rglob("*")
+        path.relative_to(checkout).as_posix()
+        for path in (checkout / "gputop_llm").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
 
@@ -59,10 +73,7 @@ def test_the_wheel_is_for_the_platform_of_its_library(wheel):
 
 
 def test_without_a_compiler_there_is_a_pure_wheel_and_a_warning(tmp_path):
-    copy = tmp_path / "checkout"
-    shutil.copytree(ROOT / "gputop_llm", copy / "gputop_llm", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", ".gitignore"):
-        shutil.copy(ROOT / name, copy)
+    copy = checkout_in(tmp_path)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     environment = {**os.environ, "CC": "no-such-compiler"}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=True)
