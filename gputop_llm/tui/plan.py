@@ -21,10 +21,18 @@ class Rect(NamedTuple):
 Plan = dict[str, Rect]
 
 
-def gpu_sizes(gpus: int) -> tuple[int, int, int]:
-    """Lines that the GPU panel needs, does well with, and can use, its title included."""
+def left_width(width: int) -> int:
+    """How wide the GPU panel is."""
+    return (width - GAP) // 2 if width >= TWO_COLUMNS else width
+
+
+def gpu_sizes(gpus: int, no_gpus: int) -> tuple[int, int, int]:
+    """Lines that the GPU panel needs, does well with, and can use, its title included.
+
+    `no_gpus` are those that say why there is none.
+    """
     if gpus == 0:
-        return 2, 2, 3
+        return 2, no_gpus, no_gpus
     if gpus == 1:
         return 5, 8, 37
     return min(gpus, 2) + 1, gpus + 1, 4 * gpus + 1
@@ -37,19 +45,21 @@ def plan_overview(
     processes: int,
     engine_lines: int | None = None,
     symptoms: tuple[int, int] = (0, 2),
+    no_gpus: int = 2,
 ) -> Plan:
     """Places the panels between the header (line 0) and the status line (the last).
 
     `engine_lines` is what the engine panel needs when no engine is attached, so that others get its room.
-    `symptoms` are the lines that their panel must have, and can use.
+    `symptoms` are the lines that their panel must have, and can use; `no_gpus` those that the GPU panel uses to say why
+    there are none.
 
     Panels without room are not in the plan.
     """
     body = height - 2
     if width >= TWO_COLUMNS:
-        return _two_columns(width, body, gpus, processes, symptoms[1])
+        return _two_columns(width, body, gpu_sizes(gpus, no_gpus)[2], processes, symptoms[1])
     names = ("gpus", "engine", "host", "symptoms")
-    heights = dict(zip(names, _share(body, gpus, processes, engine_lines, symptoms), strict=True))
+    heights = dict(zip(names, _share(body, gpus, processes, engine_lines, symptoms, no_gpus), strict=True))
     plan: Plan = {}
     y = 1
     for name in names:
@@ -59,12 +69,12 @@ def plan_overview(
     return plan
 
 
-def _two_columns(width: int, body: int, gpus: int, processes: int, useful: int) -> Plan:
-    left = (width - GAP) // 2
+def _two_columns(width: int, body: int, gpu: int, processes: int, useful: int) -> Plan:
+    left = left_width(width)
     right_x = left + GAP
     host = min(2 + max(processes, 1), max(3, body // 5))
     symptoms = max(3, body // 8, min(useful, body // 3))
-    gpu = min(body - host, gpu_sizes(gpus)[2])
+    gpu = min(body - host, gpu)
     return {
         "gpus": Rect(0, 1, left, gpu),
         "host": Rect(0, 1 + gpu, left, body - gpu),
@@ -74,10 +84,10 @@ def _two_columns(width: int, body: int, gpus: int, processes: int, useful: int) 
 
 
 def _share(
-    body: int, gpus: int, processes: int, engine_lines: int | None, wanted: tuple[int, int]
+    body: int, gpus: int, processes: int, engine_lines: int | None, wanted: tuple[int, int], no_gpus: int
 ) -> tuple[int, int, int, int]:
     """Heights of GPU, engine, host and symptoms panels, which add up to `body`."""
-    needed, well, useful = gpu_sizes(gpus)
+    needed, well, useful = gpu_sizes(gpus, no_gpus)
     most = body if engine_lines is None else engine_lines
     must, use = wanted
     # What is wrong comes first: the panel's title alone names the worst.

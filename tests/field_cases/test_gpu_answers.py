@@ -107,8 +107,10 @@ async def test_06_all_but_the_gpus_works_and_one_sentence_says_why(mismatched):
     assert mismatched.nvml.calls["nvmlInit"] == 1, "not tried again each second"
     assert mismatched.report.judged > 0
     async with mismatched.shown() as press:
-        screen = " ".join(" ".join(await press("2")).split())
-    assert WHY in screen
+        assert WHY in " ".join(" ".join(await press("2")).split())
+    for size in ((80, 24), (120, 40)):
+        async with mismatched.shown(size) as press:
+            assert WHY in " ".join(" ".join(await press("1")).split())
 
 
 @pytest.mark.parametrize("init", [{"error": 18}, None])

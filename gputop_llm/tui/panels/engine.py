@@ -44,7 +44,7 @@ def engine_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block
     more = ranks + _details(live, width)
     lines += more[: max(0, left)]
     left = height - len(lines)
-    if left >= 2:
+    if left > 0:
         lines += _histories(trails, prefix, live, width, left)
     if engine.scrape.error is not None:
         # Old numbers step back behind the sentence that says so.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop_llm.model import Frame
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Block, fit, rule, wrapped
+from gputop_llm.tui.draw import Block, Line, fit, rule, wrapped
 from gputop_llm.tui.panels.common import elsewhere
 from gputop_llm.tui.panels.gpu_one import one_gpu
 from gputop_llm.tui.panels.gpu_rows import many_gpus
@@ -15,7 +15,7 @@ def gpu_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block:
     """What NVML calls utilisation beside what the chip really does, in `height` lines."""
     node = frame.gpus.value
     if node is None or node.problem is not None or not node.gpus:
-        return _no_gpus(frame, width, height)
+        return Block(no_gpus(frame, width)[:height])
     words = elsewhere(frame)
     rows = height if words is None else height - 1
     if len(node.gpus) == 1:
@@ -28,7 +28,8 @@ def gpu_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block:
     return Block([told, *block.lines], {at + 1: key for at, key in block.keys.items()})
 
 
-def _no_gpus(frame: Frame, width: int, height: int) -> Block:
+def no_gpus(frame: Frame, width: int) -> list[Line]:
+    """Why there are no GPUs to show."""
     node = frame.gpus.value
     trouble = node.problem if node is not None else frame.gpus.error
     if trouble is not None:
@@ -37,4 +38,4 @@ def _no_gpus(frame: Frame, width: int, height: int) -> Block:
         text, role = "the driver knows no GPU", "dim"
     else:
         text, role = "reading the GPUs …", "dim"
-    return Block([rule([("GPU", "title")], width), *wrapped(text, width, role)][:height])
+    return [rule([("GPU", "title")], width), *wrapped(text, width, role)]

@@ -10,10 +10,10 @@ from gputop_llm.model import Frame
 from gputop_llm.tui.draw import Block
 from gputop_llm.tui.panels.common import engines_of
 from gputop_llm.tui.panels.engine import engine_panel
-from gputop_llm.tui.panels.gpus import gpu_panel
+from gputop_llm.tui.panels.gpus import gpu_panel, no_gpus
 from gputop_llm.tui.panels.host import host_panel
 from gputop_llm.tui.panels.symptoms import symptom_sizes, symptoms_panel
-from gputop_llm.tui.plan import Plan, Rect, plan_overview
+from gputop_llm.tui.plan import Plan, Rect, left_width, plan_overview
 from gputop_llm.tui.screens.base import MonitorScreen, View
 from gputop_llm.tui.widgets.lines import LinesView
 
@@ -40,7 +40,8 @@ class Overview(MonitorScreen):
     def show_body(self, view: View) -> None:
         width, height = self.size
         frame = view.frame
-        plan = plan_overview(width, height, *_counts(frame))
+        without = 2 if frame is None else len(no_gpus(frame, left_width(width)))
+        plan = plan_overview(width, height, *_counts(frame), without)
         if plan != self._plan:
             self._place(plan)
         if frame is None:
