@@ -149,7 +149,7 @@ def test_09_nothing_is_tried_on_a_zombie(dead, monkeypatch):
     )
     assert tried == {7300}
     (zombie,) = [one for one in found.processes if one.pid == 7302]
-    assert zombie.unreadable.why == "it is a zombie: it has ended, and its parent 7300 has not collected it"
+    assert zombie.unreadable.why == "the process has ended, a zombie that its parent 7300 has not collected"
 
 
 def test_09_a_process_that_vanishes_between_two_reads_is_gone_on_the_next_tick(machine, monkeypatch):

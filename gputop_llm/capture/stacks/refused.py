@@ -102,7 +102,7 @@ def zombie(pid: int, proc: ProcFs | None = None) -> Unreadable | None:
         return None
     if stat.state not in ("Z", "X"):
         return None
-    return Unreadable(f"it is a zombie: it has ended, and its parent {stat.ppid} has not collected it", _ALIVE)
+    return Unreadable(f"the process has ended, a zombie that its parent {stat.ppid} has not collected", _ALIVE)
 
 
 def situation(pid: int, proc: ProcFs | None = None) -> Situation:
