@@ -2,7 +2,6 @@
 #include "system.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
