@@ -327,6 +327,7 @@ def _live(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pid", help="the engine that this process belongs to")
     group.add_argument("--url", help="the engine at this address: http://HOST:PORT")
     group.add_argument("--gpu", metavar="N", help="only this GPU, and the engine on it")
+    group.add_argument("--model", metavar="NAME", help="only this one of several models that a server has")
     group = parser.add_argument_group("how", argument_default=argparse.SUPPRESS)
     group.add_argument(
         "--period", dest="period_s", metavar="SECONDS", help="between two samples; default: 1, least: 0.25"

@@ -39,6 +39,7 @@ class Config:
     pid: int | None = None
     url: str | None = None
     gpu: int | None = None
+    model: str | None = None
     api_key: str | None = field(default=None, repr=False)
     api_key_file: str | None = None
     ca_file: str | None = None
@@ -60,6 +61,7 @@ _TYPES: dict[str, type] = {
     "pid": int,
     "url": str,
     "gpu": int,
+    "model": str,
     "api_key": str,
     "api_key_file": str,
     "ca_file": str,

@@ -37,6 +37,7 @@ from gputop_llm.sampling.poller import Poller
 from gputop_llm.sampling.scraping import ScrapedEngine
 from gputop_llm.served import ServedModels
 from gputop_llm.sources.base import Source
+from gputop_llm.sources.one_model import OneModel
 from gputop_llm.sources.pages import PagesSource
 from gputop_llm.sources.unusable import Unusable
 
@@ -367,7 +368,8 @@ class Session:
         # Targets know the user's URL as it may be shown; the token in it is needed to ask.
         given = self.config.url
         try:
-            return self.sources.metrics(given if given and url == public_url(given) else url)
+            page = self.sources.metrics(given if given and url == public_url(given) else url)
+            return page if self.config.model is None else OneModel(page, self.config.model)
         except GputopError as failure:
             return Unusable(url, failure)
 

@@ -84,6 +84,24 @@ def test_16_load_and_throughput_are_by_model_and_in_sum(machine):
     assert (engine["total"]["running"], engine["total"]["generation_tokens_per_s"]) == (7, 120)
 
 
+async def test_16_a_chosen_model_is_all_that_is_seen(watched):
+    one = watched(16, 43, config=Config(window_s=30.0, model="org/small"))
+    (engine,) = one.json()["engines"]
+    assert engine["total"]["latency"]["ttft"]["p95"]["high_s"] <= 0.1
+    assert "ttft-high" not in one.raised()
+    assert "only org/small of 2 models on this page (--model)" in one.text()
+    async with one.shown((120, 50)) as press:
+        screens = "\n".join([*await press("1"), *await press("3")])
+    assert "org/large" not in screens
+    assert "org/small" in screens.splitlines()[0]
+
+
+def test_16_a_model_that_the_page_has_not_hides_nothing(watched):
+    one = watched(16, 43, config=Config(window_s=30.0, model="org/smal"))
+    assert "--model org/smal: not on this page, which has org/large, org/small; all is shown" in one.text()
+    assert "ttft-high" in one.raised()
+
+
 async def test_34_it_is_stalled_by_t3_and_all_else_follows_from_that(watched):
     one = watched(34, 16, "nvml.json")
     assert one.report.active[0].id == "stalled"

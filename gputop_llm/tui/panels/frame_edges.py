@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gputop_llm.model import NO_PROCESS_DATA, Frame, Target
+from gputop_llm.model import NO_PROCESS_DATA, Frame
 from gputop_llm.printable import printable
 from gputop_llm.tui.commands import COMMANDS, Command
 from gputop_llm.tui.draw import Line, Run, cells, fit, joined, pad, width_of
@@ -53,8 +53,9 @@ def _identity(frame: Frame, model_width: int) -> list[list[Run]]:
     served = {one.model for one in reading.series if one.model is not None} if reading else set()
     if len(served) > 1:
         parts.append([(f"{len(served)} models", "strong")])
-    elif target.model:
-        model = printable(short_model(target))
+    elif model := next(iter(served), target.model):
+        # What clients call it, where the page tells.
+        model = printable(short_model(model))
         parts.append([(pad(model, min(cells(model), model_width)), "strong")])
     age_s = None if target.started_s is None else frame.at_s - target.started_s
     if target.root_pid is not None or not target.urls:
@@ -93,9 +94,8 @@ def _nobody(frame: Frame) -> list[list[Run]]:
     return [first, [(f"{others} other CUDA process{'' if others == 1 else 'es'}", "dim")]]
 
 
-def short_model(target: Target) -> str:
-    """The model's name; of a path only the last part."""
-    model = target.model or ""
+def short_model(model: str) -> str:
+    """A model's name; of a path only the last part."""
     return model.rstrip("/").rsplit("/", 1)[-1] or model if model.startswith("/") else model
 
 

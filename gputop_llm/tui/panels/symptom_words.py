@@ -106,7 +106,7 @@ def subject_name(symptom: Symptom, frame: Frame) -> str:
     for target in frame.targets.value.targets if frame.targets.value else ():
         whole = f"{target.engine} {target.model or ''}".strip()
         if target.model and symptom.subject.label.startswith(whole):
-            return printable(short_model(target) + symptom.subject.label[len(whole) :])
+            return printable(short_model(target.model) + symptom.subject.label[len(whole) :])
     return label
 
 
