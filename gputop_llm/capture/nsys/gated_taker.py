@@ -83,7 +83,8 @@ class GatedTaker(WindowTaker):
 
     def facts(self) -> dict[str, Any]:
         agent = self._agent
-        told = {} if agent is None else {"pid": agent.pid, **agent.details, **agent.said.get("ended", {})}
+        assert agent is not None
+        told = {"pid": agent.pid, **agent.details, "ending_ms": agent.number("ended", "ending_ms")}
         return {**super().facts(), "range": told}
 
     def close(self) -> None:
