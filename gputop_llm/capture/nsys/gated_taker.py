@@ -67,7 +67,14 @@ class GatedTaker(WindowTaker):
         # Should this process die now, the range ends by itself, and its report is to be had.
         self._going = True
         setting.undo([collection.step])
-        self._heard("started", _STARTED_S)
+        try:
+            self._heard("started", _STARTED_S)
+        except GputopError:
+            # Without a range there is nothing to end, and who waits for one may wait on.
+            if self._armed and agent.trouble is not None:
+                self._going = False
+                setting.undo([])
+            raise
         self._starts_ns = time.monotonic_ns()
 
     def stop(self) -> str | None:

@@ -187,6 +187,23 @@ def test_the_window_of_an_nsys_that_waits_is_taken_and_its_own_report_stays(wait
     assert waiting.serves()
 
 
+@pytest.fixture
+def failing(monkeypatch):
+    """Every range that is begun from now on fails to begin."""
+    monkeypatch.setenv("FAKE_CUDA_FAILS", "cudaProfilerStart")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("waiting", ["trixie"], indirect=True)
+def test_an_nsys_waits_on_where_no_range_could_be_begun(failing, waiting, captures):
+    with capture(gated_plan(waiting, captures)) as run:
+        ended = last_of(run)
+
+    assert (ended.outcome, "cudaProfilerStart failed with 999" in ended.why) == ("refused", True), ended
+    assert waiting.session().state == "StartRange"
+    assert waiting.serves()
+
+
 @pytest.mark.real
 def test_a_server_under_nsys_launch_is_told_to_wait(cuda, tmp_path, captures, monkeypatch):
     monkeypatch.setenv("GPUTOP_TEST_RANGE", "nvtx")
