@@ -15,6 +15,7 @@ from gputop_llm.capture.preflight import Refused, check_room, check_ways
 from gputop_llm.capture.torch_files import name_of, take_in
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.errors import GputopError
+from gputop_llm.printable import printable
 
 _INJECT_S = 5.0
 #: A busy interpreter hands its lock over within milliseconds; one that is stuck in a call, not at all.
@@ -159,10 +160,10 @@ class KinetoTaker:
                 **agent.details,
                 "bytes": self._sizes.get(rank.number),
                 "whole": rank.number in self._sizes,
-                "torch": agent.said.get("hello", {}).get("torch"),
-                "enabling_ms": agent.said.get("started", {}).get("preparing_ms"),
-                "ending_ms": agent.said.get("ended", {}).get("ending_ms"),
-                "saving_ms": agent.said.get("saved", {}).get("saving_ms"),
+                "torch": printable(str(agent.said.get("hello", {}).get("torch")), 60),
+                "enabling_ms": agent.number("started", "preparing_ms"),
+                "ending_ms": agent.number("ended", "ending_ms"),
+                "saving_ms": agent.number("saved", "saving_ms"),
             }
             for rank, agent in zip(self._plan.ranks, self._agents, strict=False)
         ]

@@ -1,17 +1,20 @@
 """`gputop-llm run --nsys -- CMD`: a program under nsys as if there were none in between.
 
 nsys puts itself between a program and its terminal: it copies the output through pipes, and a signal to it kills the
-program. So nsys gets none of either: the program is handed this process's own input and output by a shim that nsys
-launches in its place, nsys runs in a session of its own with all signals blocked, and this process hands on each signal
-that it gets. As a container's first process it reaps what is left to it.
+program. So nsys gets none of either: a shim that nsys launches in the program's place is handed this process's own
+input and output through a socket (what nsys is given, parts of it keep open when all is over), nsys runs in a session
+of its own with all signals blocked, and this process hands on each signal that it gets. As a container's first process
+it reaps what is left to it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,13 +28,14 @@ from gputop_llm.capture.nsys.failures import explained
 from gputop_llm.capture.nsys.tool import Tool, distrusted
 from gputop_llm.errors import GputopError, UsageError
 from gputop_llm.sources.nvml_driver import new_cuda_fails
+from gputop_llm.sources.procfs import ProcFs
 from gputop_llm.timeline.nsys_export import find_nsys
 
 _SHIM = Path(__file__).with_name("nsys_shim.py")
 _SESSION = "NSYS_PROFILING_SESSION_ID"
 _STARTS_WITHIN_S, _ATTEMPTS = 60.0, 3
-#: After the program: nsys may write a report.
-_ENDS_WITHIN_S = 120.0
+#: After the program: nsys may write a report; one that has none to write was seen to hang.
+_ENDS_WITHIN_S, _HANGS_S = 120.0, 10.0
 _LOOK_S, _SHUTDOWN_WITHIN_S = 0.5, 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 #: That go to this process alone, or can't be waited for.
@@ -115,10 +119,11 @@ class _Launch:
         told = self._started(masked)
         try:
             code = self._until_end(handed_on)
-            if code in (126, 127) and select.select([told], [], [], 0)[0]:
-                failed = os.read(told, 64).partition(b"!")[2]
-                if failed.strip().isdigit():
-                    raise NotLaunched(self._argv[0], int(failed), code)
+            # Whatever nsys makes of it: this the program's shim has said itself.
+            failed = os.read(told, 64).partition(b"!")[2] if select.select([told], [], [], 0)[0] else b""
+            if failed.strip().isdigit():
+                number = int(failed)
+                raise NotLaunched(self._argv[0], number, 127 if number == errno.ENOENT else 126)
             return code
         finally:
             os.close(told)
@@ -132,7 +137,12 @@ class _Launch:
         """
         said = ""
         # Several nsys that start or end at the same moment trip over each other; nothing has been run by then.
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                # What is left of a session takes no program any more.
+                self._end_session()
+                self._end_agent()
+                self._session = f"gputop-llm-{os.getpid()}-{attempt}"
             with tempfile.TemporaryFile() as words:
                 told = self._start(masked, words)
                 self._program = self._pid(told)
@@ -148,14 +158,12 @@ class _Launch:
 
     def _start(self, masked: set[int] | set[signal.Signals], words: IO[bytes]) -> int:
         """Starts nsys; a descriptor that tells of the program."""
-        told, tell = os.pipe()
-        ours = [_duplicate(fd) for fd in (0, 1, 2)]
+        ours, shims = socket.socketpair()
         mask = ",".join(str(int(number)) for number in masked)
-        shim = [sys.executable, "-I", "-S", str(_SHIM), *map(str, ours), str(tell), mask]
+        shim = [sys.executable, "-I", "-S", str(_SHIM), str(shims.fileno()), mask]
         # Workers that are forked are not traced; nsys's own remedy for that may crash them.
         environment = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", **os.environ}
         options = launch_options(self._tool, self._session)
-        passed = [fd for fd in (*ours, tell) if fd >= 0]
         try:
             process = subprocess.Popen(
                 [str(self._tool.path), "launch", *options, *shim, *self._argv],
@@ -163,36 +171,45 @@ class _Launch:
                 stdout=words,
                 stderr=words,
                 env=environment,
-                pass_fds=passed,
+                pass_fds=(shims.fileno(),),
                 start_new_session=True,
             )
         except OSError as error:
+            ours.close()
             raise GputopError(f"cannot start {self._tool.path}", error.strerror or str(error)) from error
         finally:
-            for fd in passed:
-                os.close(fd)
+            shims.close()
         self._nsys = process.pid
         # All children are waited for together, by number.
         process.returncode = 0
-        return told
+        return ours.detach()
 
     def _pid(self, told: int) -> int:
         """The program's PID; -1 when nsys ended before it, or it isn't told in time."""
         until = time.monotonic() + _STARTS_WITHIN_S
         said = b""
         while not said.endswith(b"\n") and time.monotonic() < until:
+            self._reap()
+            # Looked at before what was said is read: a program that has begun must not be begun again.
+            ended = self._nsys in self._ended
             if select.select([told], [], [], 0.05)[0]:
-                said += os.read(told, 1)
-            elif self._reap() and self._nsys in self._ended:
+                if piece := os.read(told, 1):
+                    said += piece
+                    continue
+                # Its other end is gone, with all that could still say something.
+                time.sleep(0.05)
+            if ended:
                 return -1
-        pid = int(said) if said.strip().isdigit() else -1
+        if not said.strip().isdigit():
+            return -1
         with suppress(OSError):
-            self._handle = os.pidfd_open(pid)
-        return pid
+            self._handle = os.pidfd_open(int(said))
+        _hand_over(told)
+        return int(said)
 
     def _until_end(self, handed_on: set[signal.Signals]) -> int:
-        gave_up = float("inf")
-        orphaned = False
+        over_at = float("inf")
+        orphaned = asked = False
         while True:
             info = signal.sigtimedwait(handed_on | {signal.SIGCHLD}, _LOOK_S)
             if info is not None and info.si_signo != signal.SIGCHLD:
@@ -207,15 +224,39 @@ class _Launch:
                 if gone:
                     return _UNKNOWN_STATUS if orphaned else self._ended[self._nsys]
             if gone:
-                gave_up = min(gave_up, time.monotonic() + _ENDS_WITHIN_S)
-            if time.monotonic() > gave_up:
+                over_at = min(over_at, time.monotonic())
+            since_s = time.monotonic() - over_at
+            if since_s > _HANGS_S and not asked and not self._collects():
+                asked = orphaned = True
+                self._end_session()
+            if since_s > (2 * _HANGS_S if asked else _ENDS_WITHIN_S):
+                # It holds our output open, for which others may wait.
+                with suppress(ProcessLookupError):
+                    os.kill(self._nsys, signal.SIGKILL)
+                self._end_agent()
                 return _UNKNOWN_STATUS
+
+    def _collects(self) -> bool:
+        """Whether nsys is at a collection, or writes its report."""
+        with suppress(GputopError):
+            session = self._tool.session(self._session)
+            return session is not None and session.collecting
+        return False
 
     def _end_session(self) -> None:
         """Of nsys parts that lost the others; by itself a session ends with its program."""
         with suppress(GputopError):
             if any(one.name == self._session for one in self._tool.sessions()):
                 self._tool.run(["shutdown", "--kill=none", f"--session={self._session}"], _SHUTDOWN_WITHIN_S)
+
+    def _end_agent(self) -> None:
+        """Of a session without a program: in state Shutdown it was seen to stay for good, and to answer nothing."""
+        proc = ProcFs()
+        for pid in proc.pids():
+            with suppress(OSError):
+                argv = proc.argv(pid)
+                if "--start-agent" in argv[:3] and f"--session-name={self._session}" in argv:
+                    os.kill(pid, signal.SIGKILL)
 
     def _hand_on(self, info: signal.struct_siginfo) -> None:
         """To the program; what a terminal sends, to all of its group."""
@@ -254,9 +295,16 @@ class _Launch:
         return False
 
 
-def _duplicate(fd: int) -> int:
-    """Another descriptor of the same; -1 where it is closed."""
+def _hand_over(told: int) -> None:
+    """Gives the shim what is open of this process's input and output, and says which that is."""
+    fds = [fd for fd in (0, 1, 2) if _is_open(fd)]
+    with suppress(OSError), socket.socket(fileno=os.dup(told)) as line:
+        socket.send_fds(line, ["".join(map(str, fds)).encode() + b"\n"], fds)
+
+
+def _is_open(fd: int) -> bool:
     try:
-        return os.dup(fd)
+        os.fstat(fd)
     except OSError:
-        return -1
+        return False
+    return True

@@ -17,7 +17,7 @@ from gputop_llm.capture.clients import Reached
 from gputop_llm.capture.guardian import Guardian
 from gputop_llm.capture.kineto import daemon
 from gputop_llm.capture.lock import Lock
-from gputop_llm.capture.nsys import gated_way
+from gputop_llm.capture.nsys import collection, gated_way
 
 
 @dataclass
@@ -61,6 +61,7 @@ def main():
         kineto_daemon_taker.ASKED_S = float(os.environ.get("GPUTOP_TEST_ASKED_S", "3"))
         kineto_daemon_taker.LEAD_S = 2.0
     gated_way.RANGE = os.environ.get("GPUTOP_TEST_RANGE", gated_way.RANGE)
+    collection._WRITTEN_WITHIN_S = float(os.environ.get("GPUTOP_TEST_WRITTEN_S", collection._WRITTEN_WITHIN_S))
     if library := os.environ.get("GPUTOP_TEST_LIBRARY"):
         native.library_path = lambda: Path(library)
     if os.environ.get("GPUTOP_TEST_LONG_VERDICT"):

@@ -27,6 +27,8 @@ _MAGIC = b"GPUTOPY1"
 #: Of a source that touches no profiler: others may be at work.
 _MAGIC_BESIDE = b"GPUTOPB1"
 _MOST_LINE, _MOST_LINES = 4096, 64
+#: Neither NaN nor infinite, which JSON doesn't have.
+_MOST_NUMBER = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,17 @@ class Agent:
         if len(self._buffer) > _MOST_LINE or self._lines > _MOST_LINES:
             self.gone = True
         for line in lines:
-            with suppress(ValueError, TypeError, RecursionError):
+            with suppress(ValueError, RecursionError):
                 told = json.loads(line[:_MOST_LINE])
-                self.said[str(told.pop("say"))] = told
+                if isinstance(told, dict) and isinstance(word := told.pop("say", None), str):
+                    self.said[word] = told
+
+    def number(self, word: str, name: str) -> float | None:
+        """A number that it said; None where it said none."""
+        value = self.said.get(word, {}).get(name)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < _MOST_NUMBER:
+            return None
+        return float(value)
 
     @property
     def trouble(self) -> str | None:

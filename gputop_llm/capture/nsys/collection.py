@@ -111,7 +111,7 @@ class Collection:
                 raise GputopError(failure.what, failure.why, "its own report is where it was told to write") from None
             # A program that ended takes its session along; the report is then written by what is left of it, and the
             # export after it: whether that is whole can't be told.
-            if self.goes_on() or not self._written():
+            if not self._written():
                 raise
             self._export_anew()
         self._make_record(files)

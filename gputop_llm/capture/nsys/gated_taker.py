@@ -67,7 +67,14 @@ class GatedTaker(WindowTaker):
         # Should this process die now, the range ends by itself, and its report is to be had.
         self._going = True
         setting.undo([collection.step])
-        self._heard("started", _STARTED_S)
+        try:
+            self._heard("started", _STARTED_S)
+        except GputopError:
+            # Without a range there is nothing to end, and who waits for one may wait on.
+            if self._armed and agent.trouble is not None:
+                self._going = False
+                setting.undo([])
+            raise
         self._starts_ns = time.monotonic_ns()
 
     def stop(self) -> str | None:
@@ -83,7 +90,8 @@ class GatedTaker(WindowTaker):
 
     def facts(self) -> dict[str, Any]:
         agent = self._agent
-        told = {} if agent is None else {"pid": agent.pid, **agent.details, **agent.said.get("ended", {})}
+        assert agent is not None
+        told = {"pid": agent.pid, **agent.details, "ending_ms": agent.number("ended", "ending_ms")}
         return {**super().facts(), "range": told}
 
     def close(self) -> None:

@@ -92,10 +92,11 @@ int cudaSetDevice(int device)
 
 int cudaProfilerStart(void)
 {
+    int failed = note("cudaProfilerStart", 0);
     inject();
-    if (functions[CORE][RANGE_START_A])
+    if (functions[CORE][RANGE_START_A] && !failed)
         range = ((uint64_t(*)(const char *))functions[CORE][RANGE_START_A])("gate");
-    return note("cudaProfilerStart", 0);
+    return failed;
 }
 
 int cudaProfilerStop(void)

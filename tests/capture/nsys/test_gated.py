@@ -174,7 +174,7 @@ def test_the_window_of_an_nsys_that_waits_is_taken_and_its_own_report_stays(wait
         ended = last_of(run)
 
     facts = whole(ended)
-    assert (facts["range"]["stopped"], facts["undo"]) == (False, [])
+    assert (facts["range"]["pid"], facts["undo"]) == (waiting.pid, [])
     assert (Path(ended.path) / "nsys.sqlite").stat().st_size > 0
     assert names(cuda()) == WHOLE
     assert [path.suffix for path in waiting.place.iterdir()] == [".nsys-rep"]
@@ -184,6 +184,23 @@ def test_the_window_of_an_nsys_that_waits_is_taken_and_its_own_report_stays(wait
     assert waiting.session().state == "Launched"
     with capture(plan_for(waiting, folder=captures, route="nsys-session", name="next")) as run:
         assert last_of(run).path is not None
+    assert waiting.serves()
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Every range that is begun from now on fails to begin."""
+    monkeypatch.setenv("FAKE_CUDA_FAILS", "cudaProfilerStart")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("waiting", ["trixie"], indirect=True)
+def test_an_nsys_waits_on_where_no_range_could_be_begun(failing, waiting, captures):
+    with capture(gated_plan(waiting, captures)) as run:
+        ended = last_of(run)
+
+    assert (ended.outcome, "cudaProfilerStart failed with 999" in ended.why) == ("refused", True), ended
+    assert waiting.session().state == "StartRange"
     assert waiting.serves()
 
 

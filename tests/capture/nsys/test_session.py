@@ -54,6 +54,21 @@ def test_windows_are_repeated_and_the_session_is_ready_again(server, captures):
     assert sorted(path.name for path in captures.iterdir() if path.name.startswith(".")) == []
 
 
+def test_two_versions_side_by_side_do_not_meet(tmp_path, captures):
+    with launched(real_nsys("trixie"), tmp_path) as one, launched(real_nsys("bookworm"), tmp_path) as other:
+        for number, server in enumerate((one, other)):
+            with capture(nsys_plan(server, captures, name=f"c{number}")) as run:
+                reach_stage(run, "recording")
+                beside = other if server is one else one
+                assert beside.session().state == "Launched"
+                ended = last_of(run)
+
+            assert json.loads((Path(ended.path) / "capture.json").read_text())["nsys"]["path"] == str(server.tool.path)
+            assert {one.session().state, other.session().state} == {"Launched"}
+        assert one.serves()
+        assert other.serves()
+
+
 def test_nothing_of_the_environment_is_in_the_record(tmp_path, captures, monkeypatch):
     monkeypatch.setenv("ACME_API_TOKEN", "hunter2hunter2")
     with launched(real_nsys(), tmp_path) as server, capture(nsys_plan(server, captures)) as run:

@@ -40,7 +40,8 @@ def taken(target, captures):
         return last_of(run)
 
 
-def test_a_collection_that_cannot_be_stopped_is_said_with_the_command_that_does(under, captures):
+def test_a_collection_that_cannot_be_stopped_is_said_with_the_command_that_does(under, captures, monkeypatch):
+    monkeypatch.setenv("GPUTOP_TEST_WRITTEN_S", "0.5")
     target, folder = under("stop", "Connection to Agent lost")
     ended = taken(target, captures)
 

@@ -16,7 +16,7 @@ import pytest
 
 from gputop_llm.capture.inject import mapped_clients
 from gputop_llm.capture.inject.openness import running_since
-from gputop_llm.capture.kineto.talk import Wanted, reach
+from gputop_llm.capture.kineto.talk import Agent, Wanted, reach
 from gputop_llm.capture.plan import make_plan
 from gputop_llm.model import Target, TargetProcess
 from gputop_llm.sources.procfs import ProcFs
@@ -132,6 +132,24 @@ def test_a_window_is_taken_and_judged_and_nothing_but_the_library_stays(start, c
     assert target.goes_on()
     assert until(target.as_it_was)
     assert len(mapped_clients(target.pid)) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"5", b"[1]", b"{}", b'{"say": 7}', b'{"say": "hello"}', b"\xff", b"[" * 4000,
+     b'{"say": "ended", "ending_ms": NaN}', b'{"say": "ended", "ending_ms": 1e999}',
+     b'{"say": "ended", "ending_ms": {"a": 1}}', b"x" * 9000],
+)  # fmt: skip
+def test_whatever_a_target_says_is_no_harm(line):
+    reading, writing = os.pipe()
+    agent = Agent(os.getpid(), -1, reading, {})
+    os.write(writing, line + b"\n")
+    os.close(writing)
+    assert until(lambda: agent.hear(0.05) or agent.gone)
+
+    assert agent.number("ended", "ending_ms") is None
+    assert set(agent.said) <= {"hello", "ended"}
+    agent.close()
 
 
 def test_the_trace_lies_where_only_its_user_can_look(start, captures):
