@@ -30,7 +30,8 @@ _JSON_PAIR = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)(?
 _HEADER_NAME = r"[\w-]*(?:authorization|api[-_]?key|token|secret)[\w-]*\s*:\s*"
 _HEADER = re.compile(rf"^({_HEADER_NAME})(\S.*)$", re.IGNORECASE)
 _NAMED_HEADER = re.compile(
-    r"\b((?:[\w-]*-)?(?:authorization|api[-_ ]?key)\s*:\s*)(?:(?:bearer|basic)\s+)?[^\s\"',}\])]+", re.IGNORECASE
+    r"(?<![\w-])((?:[\w-]*-)?(?:authorization|api[-_ ]?key)\s*:\s*)(?:(?:bearer|basic)\s+)?[^\s\"',}\])]+",
+    re.IGNORECASE,
 )
 _QUOTED_HEADER = re.compile(rf"""(["'])({_HEADER_NAME})(?:(?!\1).)+""", re.IGNORECASE)
 # Of a command line that is one string: a shell's -c, a title that a process gave itself. A quote may be cut off.
