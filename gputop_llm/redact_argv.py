@@ -25,14 +25,22 @@ _SECRET_VALUE = re.compile(
     r"|nvapi-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
     r"|(?i:\b(?:bearer|basic)\s+)[^\s\"',}]+"
 )
-_JSON_PAIR = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)\4""")
+# As JSON and Python write them; text may be cut before the end of a value.
+_JSON_PAIR = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)(?:\4|$)""")
 _HEADER_NAME = r"[\w-]*(?:authorization|api[-_]?key|token|secret)[\w-]*\s*:\s*"
 _HEADER = re.compile(rf"^({_HEADER_NAME})(\S.*)$", re.IGNORECASE)
+_NAMED_HEADER = re.compile(
+    r"(?<![\w-])((?:[\w-]*-)?(?:authorization|api[-_ ]?key)\s*:\s*)(?:(?:bearer|basic)\s+)?[^\s\"',}\])]+",
+    re.IGNORECASE,
+)
 _QUOTED_HEADER = re.compile(rf"""(["'])({_HEADER_NAME})(?:(?!\1).)+""", re.IGNORECASE)
 # Of a command line that is one string: a shell's -c, a title that a process gave itself. A quote may be cut off.
-_NAMED = re.compile(r"(?<![\w.-])(?:-{0,2}[A-Za-z_][\w.-]*=|--?[A-Za-z_][\w.-]*\s+)")
+_NAMED = re.compile(
+    r"""(?<![\w.-])(?:-{0,2}[A-Za-z_][\w.-]*=|--?[A-Za-z_][\w.-]*\s+|["'][A-Za-z_][\w.-]*["']\s*:\s*(?=[\[(]))"""
+)
 _WORD = r"""(?:"(?:\\.|[^"\\])*(?:"|$)|'[^']*(?:'|$)|\\.|[^\s"'\\])+"""
-_VALUE, _WORDS = re.compile(_WORD, re.DOTALL), re.compile(rf"(?!-){_WORD}(?:\s+(?!-){_WORD})*", re.DOTALL)
+_VALUE = re.compile(rf"[\[(][^\])]*(?:[\])]|$)|{_WORD}", re.DOTALL)
+_WORDS = re.compile(rf"(?!-){_WORD}(?:\s+(?!-){_WORD})*", re.DOTALL)
 _URL = re.compile(r"[a-zA-Z][\w+.-]*://[^\s\"']+")
 
 
@@ -67,8 +75,9 @@ def redact_text(text: str) -> str:
     if ":" in text:
         text = _JSON_PAIR.sub(_hide_pair, text)
         text = _HEADER.sub(rf"\1{HIDDEN}", text)
+        text = _NAMED_HEADER.sub(rf"\1{HIDDEN}", text)
         text = _QUOTED_HEADER.sub(rf"\1\2{HIDDEN}", text)
-    if "=" in text or "-" in text:
+    if "=" in text or "-" in text or ":" in text:
         text = _hide_named(text)
     return _SECRET_VALUE.sub(_hide_value, text)
 
@@ -107,10 +116,10 @@ def _hide_named(text: str) -> str:
     """Values of secret options and variables; several after an option for keys, as vLLM takes them."""
     parts, done = [], 0
     for found in _NAMED.finditer(text):
-        name = found[0].rstrip("= \t\r\n").lstrip("-")
+        name = found[0].strip("=:-'\" \t\r\n")
         if found.start() < done or _SECRET_NAME.search(name) is None:
             continue
-        joined = found[0].endswith("=")
+        joined = "=" in found[0] or ":" in found[0]
         several = not joined and "key" in name.lower()
         value = (_WORDS if several else _VALUE).match(text, found.end())
         if value is None or (not joined and value[0].startswith("-")):

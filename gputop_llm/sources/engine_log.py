@@ -6,12 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 
-from gputop_llm.errors import SourceError
 from gputop_llm.model import Target
 from gputop_llm.model.log import EngineLog, LogSignal
 from gputop_llm.sources.engine_log_begin import EARLIER_S, beginning, stamp_in
 from gputop_llm.sources.engine_log_file import LogFile, Piece
-from gputop_llm.sources.engine_log_find import LogFinder, Place
+from gputop_llm.sources.engine_log_find import MOST_FILES, LogFinder, Place
 from gputop_llm.sources.engine_log_journal import EVERY_S, Journal
 from gputop_llm.sources.engine_log_signals import Signals
 from gputop_llm.sources.engine_log_stamps import LogClock
@@ -21,6 +20,8 @@ from gputop_llm.sources.procfs import ProcFs
 
 # A look at two descriptors of each process: workers are started later than their server, and may write elsewhere.
 FIND_EVERY_S = 15.0
+# Files that nobody writes any more hold the last words of processes that are gone.
+MOST_LEFT = 4
 # A line without a stamp of its own was written when one of so many lines before it was.
 _BEFORE = 100
 
@@ -33,7 +34,8 @@ class _FileReader:
         self.signals = Signals()
         self.problem: str | None = None
         self._file = LogFile(place.path, place.follow)
-        self.id: object = self._file.id
+        # A file that is replaced by another is followed, and is the same log.
+        self.id: object = place.path if place.follow else self._file.id
         self._started_s = started_s
         self._lines = Lines()
         self._clock = LogClock()
@@ -47,13 +49,18 @@ class _FileReader:
         self._file.close()
 
     def read(self, now_s: float) -> None:
-        begins_at = 0
-        if self._first:
-            size = self._file.size()
-            begins_at = beginning(self._file.probe, size, self._file.written_s, self._started_s, self._clock)
-        for piece in self._file.read(begins_at):
-            self._take(piece, now_s)
-        self._first = False
+        self.problem = None
+        try:
+            begins_at = 0
+            if self._first:
+                size = self._file.size()
+                begins_at = beginning(self._file.probe, size, self._file.written_s, self._started_s, self._clock)
+            for piece in self._file.read(begins_at):
+                self._take(piece, now_s)
+            self._first = False
+        except OSError as error:
+            # The other files of this engine are read all the same.
+            self.problem = f"{self.name} can't be read any more: {error.strerror or type(error).__name__}"
 
     def _take(self, piece: Piece, now_s: float) -> None:
         if piece.begins:
@@ -68,6 +75,8 @@ class _FileReader:
         def when(position: int) -> tuple[float | None, str]:
             for line in reversed(lines[max(0, position - _BEFORE) : position + 1]):
                 stamp = stamp_in(line, self._file.written_s)
+                if stamp is not None and not self._first:
+                    self._clock.learn(stamp, self._file.written_s)
                 at_s = None if stamp is None else self._clock.at_s(stamp)
                 if at_s is not None:
                     # What is older was left by an earlier run.
@@ -121,20 +130,12 @@ class EngineLogSource:
         self._log = EngineLog()
 
     def poll(self) -> EngineLog:
-        """What its log says; costs a look at each file's size while nothing is written.
-
-        Raises:
-            SourceError: a file that was open can't be read any more.
-        """
+        """What its log says; costs a look at each file's size while nothing is written."""
         if time.monotonic() >= self._find_at_s:
             self._find_at_s = time.monotonic() + FIND_EVERY_S
             self._find()
         for reader in self._readers:
-            try:
-                reader.read(time.time())
-            except OSError as error:
-                why = error.strerror or type(error).__name__
-                raise SourceError(f"cannot read the engine's log {reader.name}", why) from error
+            reader.read(time.time())
         return self._newest()
 
     def abort(self) -> None:
@@ -150,23 +151,30 @@ class EngineLogSource:
         found = self._finder.find([*(() if target.root_pid is None else (target.root_pid,)), *others])
         self._problem = found.problem
         known = {reader.id for reader in self._readers}
+        here = set()
         for place in found.places:
             try:
                 new = (_JournalReader if place.cgroup else _FileReader)(place, target.started_s)
             except OSError as error:
                 self._problem = f"{place.name} can't be read: {error.strerror or error}"
                 continue
+            here.add(new.id)
             if new.id in known:
                 new.close()
                 continue
             known.add(new.id)
             self._readers.append(new)
+        # A writer that begins a new file every hour leaves one each.
+        left = [reader for reader in self._readers if reader.id not in here]
+        for reader in left[: max(0, len(self._readers) - MOST_FILES - MOST_LEFT)]:
+            reader.close()
+            self._readers.remove(reader)
 
     def _newest(self) -> EngineLog:
         readers = self._readers
         problem = next((reader.problem for reader in readers if reader.problem), None)
         problem = problem if readers else self._problem
-        state = problem, [(reader.signals.seen, reader.unread_bytes) for reader in readers]
+        state = problem, [(reader.name, reader.signals.seen, reader.unread_bytes) for reader in readers]
         if state != self._state:
             self._state = state
             self._log = EngineLog(

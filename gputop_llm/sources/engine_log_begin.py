@@ -10,6 +10,7 @@ from gputop_llm.sources.engine_log_text import unwrapped
 # A file is looked at in so many places at most: enough for any size.
 _PROBES = 40
 _NEAR_BYTES = 8 << 10
+_LAST_STAMP_WITHIN = 8
 # Stamps without a fraction, and a clock that was set.
 EARLIER_S = 5.0
 
@@ -39,7 +40,9 @@ def beginning(
         lines = probe(offset).split(b"\n")[1 if offset else 0 :]
         return [stamp for line in lines if (stamp := stamp_in(line, written_s)) is not None]
 
-    newest = stamps(max(0, size - _NEAR_BYTES))
+    # What an engine writes last, a traceback or a progress bar, may have no stamp.
+    ends = (stamps(max(0, size - near * _NEAR_BYTES)) for near in range(1, 1 + _LAST_STAMP_WITHIN))
+    newest = next(filter(None, ends), [])
     if newest:
         clock.learn(newest[-1], written_s)
     if started_s is None:

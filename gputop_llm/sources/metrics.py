@@ -95,6 +95,9 @@ class MetricsSource:
         """The page's text, or the reading that a page of JSON makes."""
         answer = self._http.get(self._found_at, self.deadline_s)
         text = answer.body.decode("utf-8", "backslashreplace")
+        if (inner := _string_in(text)) is not None:
+            self._found_at = answer.url
+            return inner
         if "json" in answer.content_type.lower() and (reading := _read_json(text)) is not None:
             return self._prometheus() or reading
         if (other := _other_content(answer.content_type, text)) is not None:
@@ -173,7 +176,19 @@ def probe(url: str, timeout_s: float = 1.0) -> bool:
         return False
     finally:
         http.close()
-    return engines.recognise(answer.body.decode("utf-8", "backslashreplace")) is not None
+    text = answer.body.decode("utf-8", "backslashreplace")
+    return engines.recognise(_string_in(text) or text) is not None
+
+
+def _string_in(text: str) -> str | None:
+    """The page in one JSON string, as llama.cpp sent it in November 2025 (from b7010 on); None in any other."""
+    if not text.startswith('"#'):
+        return None
+    try:
+        page = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return page if isinstance(page, str) else None
 
 
 def _read_json(text: str) -> EngineReading | None:

@@ -36,6 +36,9 @@ def engine_key(target: Target) -> str:
 
 
 def _name(target: Target) -> str:
+    if target.engine == "unknown":
+        # Only its page tells what it is; a user knows it by the address that was given.
+        return f"engine {_place(target)}"
     return f"{target.engine} {target.model or ''}".strip()
 
 

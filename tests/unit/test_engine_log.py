@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputop_llm.model import Target, TargetProcess
-from gputop_llm.sources import engine_log_journal
+from gputop_llm.sources import engine_log, engine_log_journal
 from gputop_llm.sources.engine_log import EngineLogSource
 from gputop_llm.sources.procfs import ProcFs
 from tests.support.real_processes import until
@@ -83,6 +83,48 @@ def test_workers_that_write_elsewhere_are_read_too_and_one_file_only_once(runnin
         err.write(b"RuntimeError: CUDA error: unspecified launch failure\n")
         assert [s.kind for s in its.poll().signals] == ["kv-pool", "cuda"]
     assert its.poll().places == (f"{tmp_path}/out", f"{tmp_path}/err")
+
+
+def test_files_that_nobody_writes_any_more_are_let_go_of_the_oldest_first(running, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_log, "FIND_EVERY_S", 0.0)
+    its = None
+    for number in range(12):
+        with open(tmp_path / f"{number}.log", "wb") as log:
+            new = source(running(log))
+        its = its or new
+        its.target = new.target
+        places = its.poll().places
+    kept = engine_log.MOST_FILES + engine_log.MOST_LEFT
+    assert places == tuple(f"{tmp_path}/{number}.log" for number in range(12 - kept, 12))
+    assert sum(name.startswith(str(tmp_path)) for name in ProcFs().open_files(os.getpid())) == kept
+
+
+def test_a_file_that_fails_takes_no_other_with_it(running, tmp_path, monkeypatch):
+    with open(tmp_path / "out", "wb", buffering=0) as out, open(tmp_path / "err", "wb", buffering=0) as err:
+        its = source(running(out, err))
+        its.poll()
+        broken = its._readers[0]._file
+        monkeypatch.setattr(broken, "size", lambda: os.fstat(-1))
+        err.write(b"RuntimeError: CUDA error: unspecified launch failure\n")
+        log = its.poll()
+    assert [s.kind for s in log.signals] == ["cuda"]
+    assert log.problem == f"{tmp_path}/out can't be read any more: Bad file descriptor"
+
+
+def test_the_age_of_what_stands_before_a_long_end_without_stamps(running, tmp_path):
+    with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
+        log.write(line(KV, time.time() - 120) + line("last") + b"Capturing CUDA graphs\r" * 1000)
+        (signal,) = source(running(log)).poll().signals
+    assert signal.at_s == pytest.approx(time.time() - 120, abs=30)
+
+
+def test_stamps_of_a_file_that_had_none_at_first(running, tmp_path):
+    with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
+        its = source(running(log))
+        its.poll()
+        log.write(line(KV, time.time() - 20))
+        (signal,) = its.poll().signals
+    assert (signal.at_from, signal.at_s) == ("line", pytest.approx(time.time() - 20, abs=3))
 
 
 def test_lines_of_an_earlier_run_are_not_of_this_one(running, tmp_path):
@@ -168,7 +210,9 @@ def test_a_process_that_is_gone():
     ],
     ids=["docker", "kubernetes"],
 )
-def test_the_log_that_a_containers_runtime_keeps(running, tmp_path, cgroup, path, text):
+def test_the_log_that_a_containers_runtime_keeps(running, tmp_path, monkeypatch, cgroup, path, text):
+    # Also where places are looked for in between.
+    monkeypatch.setattr(engine_log, "FIND_EVERY_S", 0.0)
     file: Path = tmp_path / path
     file.parent.mkdir(parents=True)
     file.write_text(text.format(line=KV))
@@ -179,6 +223,9 @@ def test_the_log_that_a_containers_runtime_keeps(running, tmp_path, cgroup, path
     file.rename(file.with_suffix(".1"))
     file.write_text(text.format(line="EngineCore failed to start."))
     assert [s.kind for s in its.poll().signals] == ["kv-pool", "engine-dead"]
+    log = its.poll()
+    assert log.places == (str(file),)
+    assert [(s.kind, s.count) for s in log.signals] == [("kv-pool", 1), ("engine-dead", 1)]
 
 
 JOURNALCTL = """#!/bin/sh

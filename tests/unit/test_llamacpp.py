@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gputop_llm.errors import SourceError
 from gputop_llm.sampling.window import EngineTracker
 from gputop_llm.sources.engines import llamacpp
-from gputop_llm.sources.metrics import MetricsSource
+from gputop_llm.sources.metrics import MetricsSource, probe
 from tests.support.captures import read_page, scrape
 from tests.support.http_server import HttpServer, page
 
@@ -75,3 +77,15 @@ def test_its_version_is_its_build():
         source = MetricsSource(server.url)
         assert source.poll().version == "b11434-0"
         source.close()
+
+
+@pytest.mark.parametrize("content_type", ["text/plain; version=0.0.4", "application/json; charset=utf-8"])
+def test_a_page_that_came_as_one_json_string_is_read(content_type):
+    text = scrape("llamacpp-b11434-load")
+    with HttpServer({"/metrics": page(json.dumps(text), 200, content_type)}) as server:
+        source = MetricsSource(server.url)
+        reading = source.poll()
+        source.close()
+        assert probe(server.url)
+    assert reading.series == read_page(text).series
+    assert reading.skipped_lines == 0

@@ -85,6 +85,25 @@ def test_a_query_of_an_url_is_blanked():
     assert "abc" not in redact_text("https://host/x?X-Amz-Signature=abc")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        # vLLM takes several keys, and argparse and pydantic print them as lists.
+        ("Namespace(api_key=['one', 'two'], port=1)", "Namespace(api_key=***, port=1)"),
+        ("args: {'x': [{'api_key': ['one', 'two']}]}", "args: {'x': [{'api_key': ***}]}"),
+        ("ArgsKwargs((), {'api_key': ('one', 'two')})", "ArgsKwargs((), {'api_key': ***})"),
+        ("401: x-api-key: one at /v1", "401: x-api-key: *** at /v1"),
+        ("refused, Authorization: Token1234", "refused, Authorization: ***"),
+        # Cut before the end of the value.
+        ("{'port': 1, 'hf_token': 'one", "{'port': 1, 'hf_token': '***'"),
+        ("Namespace(api_key=['one', 'tw", "Namespace(api_key=***"),
+        ("max_total_num_tokens=5, tokens: [1, 2]", "max_total_num_tokens=5, tokens: [1, 2]"),
+    ],
+)
+def test_secrets_in_a_line_of_a_log_are_blanked_wherever_they_stand(text, shown):
+    assert redact_text(text) == shown
+
+
 @pytest.mark.parametrize("name", ["NGROK_AUTHTOKEN", "S3_SECRETKEY", "APP_SECRETS", "OPENAI_API_KEY_1", "HF_TOKEN2"])
 def test_a_variable_of_a_secret_is_known_by_its_name(name):
     assert is_secret_name(name)

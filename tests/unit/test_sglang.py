@@ -161,6 +161,12 @@ def test_a_retraction_is_a_preemption(name):
     assert one(f"sglang:{name}{{{TP}}} 4\n").counters == {"preemptions": 4}
 
 
+def test_retractions_of_0_5_6_are_the_sum_of_a_histogram_and_counted_once_beside_a_counter():
+    text = histogram("num_retractions", TP, 5, 7, total=3)
+    assert one(text).counters == {"preemptions": 3}
+    assert one(text + f"sglang:num_retracted_requests_total{{{TP}}} 4\n").counters == {"preemptions": 4}
+
+
 def test_retractions_by_process_are_not_read():
     assert read_page(f'sglang:num_retracted_reqs{{pid="4711",{TP}}} 3\n').series == ()
 

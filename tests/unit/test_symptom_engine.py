@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop_llm.model import Frame, TargetList
+from gputop_llm.model import Frame, Target, TargetList
 from gputop_llm.model.symptom import Severity, Subject
 from gputop_llm.symptoms.checks import Check, State
 from gputop_llm.symptoms.compose import Composer, compose
 from gputop_llm.symptoms.engine import Rule, SymptomEngine
 from gputop_llm.symptoms.limits import Limits
+from gputop_llm.symptoms.names import TargetNames
 from gputop_llm.symptoms.state import REMADE, SymptomState
 from gputop_llm.symptoms.timeline import Timeline
 from gputop_llm.symptoms.view import NodeView
@@ -202,3 +203,8 @@ def test_while_the_engine_warms_up_other_symptoms_are_held_back_and_say_why(rule
     assert held == ([("kv-pressure", "the engine is warming up")] if rule == "kv-pressure" else [])
     assert {s.id for s in report.active} == {"warming-up", rule} - {s.id for s in report.held_back}
     assert {h.id for h in report.log} == {s.id for s in report.active}
+
+
+def test_an_engine_that_is_known_by_its_address_only_is_called_by_it():
+    remote = Target("url:x", "unknown", urls=("http://gpu7:8000",), urls_from="flag")
+    assert TargetNames([remote]).subject(remote).label == "engine at gpu7:8000"

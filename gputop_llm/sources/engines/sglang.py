@@ -41,7 +41,12 @@ NAMES = Names(
         "prompt_tokens": counter("sglang:prompt_tokens"),
         "generation_tokens": counter("sglang:generation_tokens"),
         # It throws a running request back into the queue, as vLLM's preemption does.
-        "preemptions": (*counter("sglang:num_retracted_requests"), "sglang:total_retracted_reqs"),
+        # 0.5.6 and 0.5.7 have only a histogram of them, by request, as it ends.
+        "preemptions": (
+            *counter("sglang:num_retracted_requests"),
+            "sglang:total_retracted_reqs",
+            "sglang:num_retractions_sum",
+        ),
         "finished:done": counter("sglang:num_requests"),
         "finished:abort": counter("sglang:num_aborted_requests"),
         "cached_at_end": counter("sglang:cached_tokens"),

@@ -9,7 +9,7 @@ from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Line, pad, rule, wrapped
 from gputop_llm.units import DASH, size, uptime
 
-_AGE, _KIND = 14, 15
+_AGE, _KIND = 14, 16
 _MOST = 8
 
 
