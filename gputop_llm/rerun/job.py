@@ -62,7 +62,7 @@ class Job:
     def facts(self) -> list[tuple[str, str]]:
         """What must be known before saying yes, as (label, text)."""
         hot = self.prepared.hot
-        beside = f"; a server works on it: {SERVING_COST}; what it really costs is measured" if self.gpu.serving else ""
+        beside = f"; somebody works on it: {SERVING_COST}; what it really costs is measured" if self.gpu.serving else ""
         taken_on, here = self.prepared.gpu, self.gpu.name
         other = taken_on is not None and here is not None and here not in taken_on
         beside += f"; the capture is of a {taken_on}: its kernels are hardly those of this GPU" if other else ""

@@ -13,6 +13,8 @@ from gputop_llm.rerun.snippets import BY_NAME
 
 #: Beside the inputs: the CUDA context with its libraries, workspaces, and what flushes L2.
 CONTEXT_BYTES = 2 << 30
+#: Of that, what torch's allocator doesn't count.
+_UNCOUNTED_BYTES = 1 << 30
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
 _HEAD = '''#!/usr/bin/env python3
@@ -32,6 +34,7 @@ Weights come from DRAM in a decode step, so L2 is flushed before each launch (--
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -42,6 +45,7 @@ DEVICE = "cuda:0"
 DTYPE = {dtype}
 SEED = 0
 NEEDS_BYTES = {needs:_}  # checked before anything is allocated
+MOST_BYTES = {most:_}  # of all tensors, also kept ones: a server beside it never finds less than was agreed to
 
 '''
 
@@ -125,16 +129,19 @@ def main():
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--warm", action="store_true", help="don't flush L2 between calls")
     parser.add_argument("--bare", action="store_true", help="only launch, don't record: for ncu")
+    parser.add_argument("--within", type=int, default=0, metavar="S", help="it is ended after so long, hung or not")
     parser.add_argument("--dry", action="store_true", help="on the CPU, once each: are the cases sound?")
     asked = parser.parse_args()
+    signal.alarm(asked.within)
     torch.manual_seed(asked.seed)
     told = {"torch": torch.__version__, "device": "cpu", "cases": []}
     if asked.dry:
         DEVICE = "cpu"
     else:
-        free, _ = torch.cuda.mem_get_info(DEVICE)
+        free, total = torch.cuda.mem_get_info(DEVICE)
         if free < NEEDS_BYTES:
             sys.exit(f"not enough memory on {DEVICE}: {free >> 20} MiB free, {NEEDS_BYTES >> 20} MiB needed")
+        torch.cuda.set_per_process_memory_fraction(min(1.0, MOST_BYTES / total), DEVICE)
         gpu = torch.cuda.get_device_properties(DEVICE)
         flush.other = torch.zeros(2 * getattr(gpu, "L2_cache_size", 64 << 20) // 4, device=DEVICE)
         told |= {"device": gpu.name, "free_bytes": free}
@@ -182,6 +189,7 @@ def script(hot: Sequence[HotLaunch], cases: Sequence[Case], source: str, name: s
         label=cases[0].label,
         dtype=_DTYPES[dtype],
         needs=needs_bytes(cases),
+        most=needs_bytes(cases) - _UNCOUNTED_BYTES,
     )
     return f"{head}{_TENSOR}{''.join(f'{text}{chr(10)}' for text in used)}\n{_cases(cases)}{_TAIL}"
 

@@ -13,6 +13,7 @@ import pytest
 
 from gputop_llm.capture.engine_watch import EngineSample
 from gputop_llm.errors import GputopError
+from gputop_llm.model.gpu import GpuProcess
 from gputop_llm.ncu.model import GemmShape
 from gputop_llm.ncu.tool import Ncu
 from gputop_llm.rerun import place
@@ -75,7 +76,10 @@ def test_what_launches_the_same_kernel_is_profiled_alone_and_judged_by_its_shape
     # The profile's L2 was warm: that is known from the bytes that the shape needs.
     assert finished.groups[0].seen.shape == LINEAR.gemm
     assert call[call.index("--kernel-name") + 1] == f"regex:^{re.escape(NAME)}$"
-    assert call[-6:] == [str(made.script), "--bare", "--times", "3", "--only", LINEAR.label]
+    assert call[-8:] == [str(made.script), "--bare", "--within", "250", "--times", "3", "--only", LINEAR.label]
+    # Kernels that make its inputs or flush L2 may have the same function's name: they stand outside of the range.
+    assert call[call.index("--nvtx") + 1 :][:2] == ["--nvtx-include", "rerun/"]
+    assert call[call.index("--launch-skip") + 1] == "0"
     assert made.script.read_text() == made.text
     text = "\n".join(outcome_lines(made.prepared, finished.outcome))
     assert "Run again: 60 % of the GPU's time" in text
@@ -171,13 +175,18 @@ def test_a_collective_is_refused_with_the_reason():
 
 def test_never_on_a_gpu_without_room_and_beside_a_server_only_where_there_is_no_other():
     gpus = [
-        replace(h200(n), index=n, mem_total_bytes=140 << 30, mem_used_bytes=u << 30) for n, u in ((0, 60), (1, 100))
+        replace(h200(n), index=n, mem_total_bytes=140 << 30, mem_used_bytes=u << 30, processes=())
+        for n, u in ((0, 60), (1, 100))
     ]
 
     assert gpu_for(gpus, {0}, 4 << 30).index == 1
     assert gpu_for(gpus, {0, 1}, 4 << 30).index == 0
     assert gpu_for(gpus, set(), 4 << 30).index == 0
     assert gpu_for(gpus, {0}, 4 << 30, asked=0).serving
+    # Training is no engine that is known, and grows too.
+    trained = replace(gpus[0], processes=(GpuProcess(7, "compute", None, None, None),))
+    assert gpu_for([trained, gpus[1]], set(), 4 << 30).index == 1
+    assert gpu_for([trained], set(), 4 << 30).serving
     # Beside a server a GiB is left to it.
     with pytest.raises(GputopError, match=r"GPU 0 has 80\.0 GiB free, GPU 1 has 40\.0 GiB free"):
         gpu_for(gpus, {0, 1}, 80 << 30)
@@ -233,6 +242,8 @@ def test_the_scripts_process_sees_one_gpu_and_nothing_of_this_program():
         "HOME": "/root",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "GPU-1",
+        # Under MPS a fault of it would end the server's work.
+        "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent",
     }
 
 
@@ -253,6 +264,7 @@ def test_what_it_cost_the_server_is_from_its_own_counter_of_tokens():
         ("void cutlass::device_kernel<flash::A<1>>(flash::A<1>::Params)", "device_kernel"),
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<int>(int*)", "CatArrayBatchedCopy"),
         ("_gumbel_sample_kernel", "_gumbel_sample_kernel"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, E<int, F<a>> >(E<int, F<a>>)", "kernel"),
     ],
 )
 def test_ncu_filters_by_the_functions_bare_name(name, function):

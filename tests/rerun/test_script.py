@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import types
 from contextlib import contextmanager
 
@@ -89,6 +92,31 @@ def test_only_what_the_operation_launched_is_told_and_by_its_median(fake):
         ("gemm", (2, 64, 1), 12.0, 3),
         ("reduce", (64, 1, 1), 2.0, 3),
     ]
+
+
+def test_no_case_takes_more_memory_than_was_agreed_to_also_of_what_torch_keeps(fake, monkeypatch, capsys):
+    torch, space = fake
+    called = []
+    torch.manual_seed, torch.__version__ = called.append, "2.11.0"
+    torch.cuda.mem_get_info = lambda _device: (100 << 30, 140 << 30)
+    torch.cuda.set_per_process_memory_fraction = lambda fraction, _device: called.append(fraction)
+    torch.cuda.get_device_properties = lambda _device: types.SimpleNamespace(name="H200", L2_cache_size=60 << 20)
+    torch.zeros = lambda *_, **__: called.append("allocated")
+    space["CASES"].clear()
+    monkeypatch.setattr("sys.argv", ["again.py"])
+    space["main"]()
+
+    assert json.loads(capsys.readouterr().out)["cases"] == []
+    assert called == [0, pytest.approx(((1 << 30) + 3 * LINEAR.bytes) / (140 << 30)), "allocated"]
+
+
+def test_a_script_that_hangs_ends_itself_also_when_nobody_is_left_to_end_it(tmp_path):
+    (tmp_path / "torch.py").write_text("bfloat16 = None\ndef manual_seed(_):\n    while True:\n        pass\n")
+    path = tmp_path / "again.py"
+    path.write_text(script([HOT], [LINEAR], "a.json", path.name))
+    ended = subprocess.run([sys.executable, str(path), "--within", "1"], timeout=30, check=False)
+
+    assert ended.returncode == -signal.SIGALRM
 
 
 def test_there_is_nothing_to_write_without_an_operation():
