@@ -127,7 +127,7 @@ def _page(prepared: Prepared, outcome: Outcome) -> Iterator[str]:
     yield from _wrapped(
         f"Run again: {share:.0f} % of the GPU's time by the same kernel, grid and block, of {looked:.0f} % looked at"
     )
-    gpu = f"GPU {outcome.gpu.index} ({outcome.device}){', beside the server' if outcome.gpu.serving else ''}"
+    gpu = f"GPU {outcome.gpu.index} ({outcome.device}){', on which others work' if outcome.gpu.serving else ''}"
     yield from _wrapped(f"{prepared.source}; on {gpu}, torch {outcome.torch}, {outcome.python.whose} Python", "  ")
     yield from _wrapped(f"script: {outcome.script}", "  ")
     if outcome.cost is not None:

@@ -26,7 +26,7 @@ Written by gputop-llm {version}; edit it as you like. It needs torch{more} and {
 
     python {name}                        # each case: which kernels it launches, and how long they take, as JSON
     python {name} --only "{label}" --times 50
-    ncu --cache-control all --nvtx --nvtx-include "rerun/" python {name} --bare --only "{label}"
+    ncu --clock-control none --cache-control all --nvtx --nvtx-include "rerun/" python {name} --bare --only "{label}"
 
 Weights come from DRAM in a decode step, so L2 is flushed before each launch (--warm leaves it as it is).
 """

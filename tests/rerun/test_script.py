@@ -110,6 +110,12 @@ def test_no_case_takes_more_memory_than_was_agreed_to_also_of_what_torch_keeps(f
     assert called == [0, pytest.approx(((1 << 30) + 3 * LINEAR.bytes) / (140 << 30)), "allocated"]
 
 
+def test_the_ncu_that_it_names_leaves_the_clocks_of_a_gpu_that_others_use():
+    (line,) = (line for line in script([HOT], [LINEAR], "a.json", "again.py").splitlines() if "  ncu " in line)
+
+    assert "--clock-control none" in line
+
+
 def test_a_script_that_hangs_ends_itself_also_when_nobody_is_left_to_end_it(tmp_path):
     (tmp_path / "torch.py").write_text("bfloat16 = None\ndef manual_seed(_):\n    while True:\n        pass\n")
     path = tmp_path / "again.py"
