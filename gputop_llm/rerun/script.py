@@ -138,7 +138,10 @@ def main():
     if asked.dry:
         DEVICE = "cpu"
     else:
-        free, total = torch.cuda.mem_get_info(DEVICE)
+        try:
+            free, total = torch.cuda.mem_get_info(DEVICE)
+        except (RuntimeError, AssertionError) as failure:  # torch says why first, and then how to debug itself
+            sys.exit(f"cannot use {DEVICE}: {str(failure).strip().partition(chr(10))[0]}")
         if free < NEEDS_BYTES:
             sys.exit(f"not enough memory on {DEVICE}: {free >> 20} MiB free, {NEEDS_BYTES >> 20} MiB needed")
         torch.cuda.set_per_process_memory_fraction(min(1.0, MOST_BYTES / total), DEVICE)

@@ -110,6 +110,19 @@ def test_no_case_takes_more_memory_than_was_agreed_to_also_of_what_torch_keeps(f
     assert called == [0, pytest.approx(((1 << 30) + 3 * LINEAR.bytes) / (140 << 30)), "allocated"]
 
 
+def test_a_gpu_that_cannot_be_used_is_told_in_one_line(fake, monkeypatch):
+    torch, space = fake
+    torch.manual_seed, torch.__version__ = lambda _: None, "2.11.0"
+
+    def busy(_device):
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy\nCompile with `TORCH_USE_CUDA_DSA` to …\n")
+
+    torch.cuda.mem_get_info = busy
+    monkeypatch.setattr("sys.argv", ["again.py"])
+    with pytest.raises(SystemExit, match=r"^cannot use cuda:0: CUDA error: CUDA-capable device\(s\) is/are busy$"):
+        space["main"]()
+
+
 def test_the_ncu_that_it_names_leaves_the_clocks_of_a_gpu_that_others_use():
     (line,) = (line for line in script([HOT], [LINEAR], "a.json", "again.py").splitlines() if "  ncu " in line)
 
