@@ -82,6 +82,8 @@ def why_not(match: Match, errors: Mapping[str, str]) -> tuple[str, str]:
             f"the same kernel ran with grid {extents(near.grid)}, block {extents(near.block)} ({near.case})",
             "another shape: edit that case in the script, or add the batch size",
         )
+    if late := sum(error.startswith("TimeoutError") for error in errors.values()):
+        return f"time was up before the last {late} operations were tried", "run the script by hand, or --kernel NAME"
     family = match.hot.family
     if match.hot.name.startswith("triton_"):
         said = next((error for case, error in errors.items() if case.startswith(f"{match.hot.name},")), None)

@@ -38,6 +38,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import time
 
 import torch
 
@@ -133,6 +134,7 @@ def main():
     parser.add_argument("--dry", action="store_true", help="on the CPU, once each: are the cases sound?")
     asked = parser.parse_args()
     signal.alarm(asked.within)
+    began = time.monotonic()
     torch.manual_seed(asked.seed)
     told = {"torch": torch.__version__, "device": "cpu", "cases": []}
     if asked.dry:
@@ -152,6 +154,8 @@ def main():
     for label in asked.only or CASES:
         kernels, error = [], None
         try:
+            if asked.within and time.monotonic() - began > 0.7 * asked.within:
+                raise TimeoutError("no time was left for it")
             with torch.no_grad():
                 kernels = look(CASES[label](), asked.times, (lambda: None) if asked.warm else flush)
         except Exception as failure:  # the other cases go on

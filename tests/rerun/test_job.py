@@ -106,6 +106,13 @@ def test_another_grid_is_no_match_and_is_said_with_what_to_do(tmp_path):
     assert "edit that case in the script" in text
 
 
+def test_that_time_was_up_is_said_of_a_kernel_that_was_not_launched_again(tmp_path):
+    made = job(tmp_path, printed((NAME, [2, 64, 1]), error="TimeoutError: no time was left for it"))
+    text = " ".join(" ".join(outcome_lines(made.prepared, made.run(lambda: ()).outcome)).split())
+
+    assert "time was up before the last 1 operations were tried: run the script by hand" in text
+
+
 def test_what_was_launched_again_is_told_also_where_ncu_cannot_profile_it(tmp_path):
     finished = job(tmp_path, printed((NAME, [2, 64, 1]))).run(lambda: ())
 

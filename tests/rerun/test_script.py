@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -121,6 +121,21 @@ def test_a_gpu_that_cannot_be_used_is_told_in_one_line(fake, monkeypatch):
     monkeypatch.setattr("sys.argv", ["again.py"])
     with pytest.raises(SystemExit, match=r"^cannot use cuda:0: CUDA error: CUDA-capable device\(s\) is/are busy$"):
         space["main"]()
+
+
+def test_what_was_launched_in_time_is_told_also_where_the_last_cases_got_no_turn(fake, monkeypatch, capsys):
+    torch, space = fake
+    torch.manual_seed, torch.__version__, torch.no_grad = lambda _: None, "2.11.0", nullcontext
+    space["CASES"].clear()
+    space["CASES"].update(first=lambda: lambda: None, last=lambda: lambda: None)
+    clock = iter([0.0, 10.0, 80.0])
+    space["time"] = types.SimpleNamespace(monotonic=lambda: next(clock))
+    space["signal"] = types.SimpleNamespace(alarm=lambda _: None)
+    monkeypatch.setattr("sys.argv", ["again.py", "--dry", "--within", "100"])
+    space["main"]()
+
+    errors = {case["case"]: case["error"] for case in json.loads(capsys.readouterr().out)["cases"]}
+    assert errors == {"first": None, "last": "TimeoutError: no time was left for it"}
 
 
 def test_the_ncu_that_it_names_leaves_the_clocks_of_a_gpu_that_others_use():
