@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gputop_llm.capture.engine_watch import EngineSample
+from gputop_llm.capture.lock import Lock, LockTaken, held_by
 from gputop_llm.errors import GputopError
 from gputop_llm.model.gpu import GpuProcess
 from gputop_llm.ncu.model import GemmShape
@@ -35,6 +36,14 @@ from tests.support.kernels import ALONE
 NAME = "nvjet_sm90_tst_64x32_64x16_2x1_v_bz_TNT"
 GPU = Chosen(1, "GPU-1", "NVIDIA H200", 100 << 30, serving=False)
 LINEAR = Case("linear, 32 tokens", "linear(32, 2048, 8192)", ("linear",), 40 << 20, "it", GemmShape(32, 8192, 2048))
+
+
+@pytest.fixture(autouse=True)
+def lock_name(monkeypatch):
+    """A lock of this test's own: others capture on this machine at the same time."""
+    name = f"gputop-llm-test/rerun-{os.getpid()}"
+    monkeypatch.setattr("gputop_llm.rerun.job.Lock", lambda target: Lock(target, name))
+    return name
 
 
 def hot(name=NAME, grid=(2, 64, 1), busy_pct=60.0):
@@ -104,6 +113,18 @@ def test_another_grid_is_no_match_and_is_said_with_what_to_do(tmp_path):
     assert "Run again: 0 % of the GPU's time" in text
     assert "the same kernel ran with grid 2×63×1" in text
     assert "edit that case in the script" in text
+
+
+def test_nothing_is_run_again_while_somebody_captures(tmp_path, lock_name):
+    held = Lock("llama", lock_name)
+    with pytest.raises(LockTaken, match=r"cannot capture now: a capture of llama by you"):
+        job(tmp_path, printed()).run(lambda: ())
+    assert not (tmp_path / "out").exists()
+
+    held.release()
+    assert job(tmp_path, printed()).run(lambda: ()).why
+    # And lets go of it.
+    assert held_by(lock_name) is None
 
 
 def test_that_time_was_up_is_said_of_a_kernel_that_was_not_launched_again(tmp_path):
