@@ -79,8 +79,14 @@ def _profile_command(prepared: Prepared, arguments: Namespace) -> int:
     if not prepared.hot:
         one, why, todo = prepared.refused[0]
         raise GputopError(f"{one.short} can't be run again", why, todo)
+    try:
+        argv = tuple(shlex.split(arguments.repro))
+    except ValueError as error:
+        raise UsageError(f"--repro {printable(arguments.repro, 60)} is no command", str(error).lower()) from error
+    if not argv:
+        raise UsageError("--repro needs a command", todo="--repro 'python bench.py'")
     hot, ncu = prepared.hot[0], find_ncu()
-    order = order_for_command(hot, tuple(shlex.split(arguments.repro)))
+    order = order_for_command(hot, argv)
     _agree([("what", f"{hot.short} in: {arguments.repro}"), ("how", beforehand(order, ncu))], arguments.yes)
     taken = collect(order, ncu, folder_for(prepared, _place()) / "repro.ncu-rep")
     verdict, groups = verdict_of(taken, hot)

@@ -52,6 +52,7 @@ class Order:
         kernel: a regular expression that a kernel's name has to match; None: every kernel.
         launches: of those that match, how many are profiled.
         skip: how many of those that match are let through before.
+        nvtx: only within this range of NVTX ("name/" for one that is pushed); None: everywhere.
         cold: whether L2 is flushed before each pass; else it is left as the launch before left it.
         within_s: when it takes longer, all of it is ended.
         cwd: where the program runs; None: here.
@@ -63,6 +64,7 @@ class Order:
     kernel: str | None = None
     launches: int = 5
     skip: int = 0
+    nvtx: str | None = None
     cold: bool = True
     within_s: float = 300.0
     cwd: Path | None = None
@@ -122,7 +124,7 @@ def command(order: Order, ncu: Ncu, report: Path, log: Path) -> list[str]:
             f"each is replayed about {order.round.passes} times, and a run may take {MOST_REPLAYS} replays",
             f"ask for {MOST_REPLAYS // order.round.passes} at most",
         )
-    wanted = [
+    wanted: list[tuple[str, ...]] = [
         # It adds the ending itself, and replaces %h, %p and the like.
         ("--export", str(report.with_suffix("")).replace("%", "%%")),
         ("--log-file", str(log)),
@@ -132,6 +134,7 @@ def command(order: Order, ncu: Ncu, report: Path, log: Path) -> list[str]:
         ("--launch-skip", str(order.skip)),
         ("--launch-count", str(order.launches)),
         *([("--kernel-name", f"regex:{order.kernel}")] if order.kernel is not None else []),
+        *([("--nvtx",), ("--nvtx-include", order.nvtx)] if order.nvtx is not None else []),
         *([("--set", "full")] if order.round is Round.FULL else [("--section", name) for name in _TRIAGE]),
     ]
     known = [one for one in wanted if one[0] in ncu.flags and (one[0] != "--section" or one[1] in ncu.sections)]

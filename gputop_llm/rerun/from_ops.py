@@ -37,6 +37,8 @@ _DTYPES = {
     "unsigned char": ("torch.uint8", 1),
     "bool": ("torch.bool", 1),
 }
+#: A Python number beside a tensor is recorded as a tensor without dimensions. On the GPU one takes another kernel.
+_NUMBERS = {"double": "1.0", "long int": "0"}
 _ATEN = re.compile(r"aten::[a-z0-9_]{1,80}")
 #: Operators whose work depends on the values of their inputs, or that take from the host: zeros would not do.
 _BY_VALUE = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|unique\w*|item|repeat_interleave)")
@@ -87,7 +89,10 @@ def case_of(operator: Operator) -> Case | None:
     size = 0
     rows = zip(operator.types, operator.dims, operator.strides, operator.concrete, strict=True)
     for kind, dims, strides, concrete in rows:
-        if kind in _DTYPES:
+        if kind in _NUMBERS and dims == []:
+            text = _NUMBERS[kind]
+            said.append("scalar")
+        elif kind in _DTYPES:
             made = _tensor(kind, dims, strides)
             if made is None:
                 return None
@@ -101,7 +106,7 @@ def case_of(operator: Operator) -> Case | None:
             text = value
         inputs.append(text)
     # What makes its tensors of nothing doesn't say where: it would make them on the CPU.
-    if not said:
+    if not size:
         return None
     return Case(
         f"{operator.name} of {', '.join(said)}",

@@ -12,12 +12,15 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from gputop_llm.rerun.case import Case
 
 ORIGIN = "kernels in the cache of torch.compile"
 _MOST_FILES, _MOST_BYTES = 20_000, 4 << 20
+#: Each compiles all that its wrapper has, which takes seconds.
+MOST = 32
 _SIGNATURE = re.compile(r"'signature': (\{[^{}]*\})")
 _ASSIGNED = re.compile(r"^ +(\w+) = ([\w +*/()%,-]+)$", re.MULTILINE)
 _SYMBOL = re.compile(r"[su]\d+")
@@ -42,12 +45,14 @@ def folders(variables: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
 
 
 def cases(names: Sequence[str], tokens: Sequence[int], places: Sequence[Path]) -> tuple[Case, ...]:
-    """Calls of these kernels with each batch size, from every wrapper that has them."""
+    """Calls of these kernels with each batch size, from the wrappers that have them, the newest first."""
     wanted = {name for name in names if re.fullmatch(r"triton_\w{1,300}", name)}
     found: dict[str, Case] = {}
     if not wanted:
         return ()
     for path, text in _wrappers(places):
+        if len(found) >= MOST:
+            break
         for name in sorted(wanted):
             if f"{name} = async_compile.triton(" not in text:
                 continue
@@ -59,7 +64,7 @@ def cases(names: Sequence[str], tokens: Sequence[int], places: Sequence[Path]) -
     # One name may stand in several wrappers.
     labels: dict[str, int] = {}
     numbered = []
-    for case in found.values():
+    for case in list(found.values())[:MOST]:
         labels[case.label] = labels.get(case.label, 0) + 1
         again = labels[case.label]
         label = case.label if again == 1 else f"{case.label}, wrapper {again}"
@@ -135,18 +140,19 @@ def _case(path: Path, name: str, tokens: int, sizes: Mapping[str, int]) -> Case:
 
 
 def _wrappers(places: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    seen = 0
-    for place in places:
-        for folder, _, files in os.walk(place):
-            for file in files:
-                if not file.endswith(".py"):
-                    continue
-                seen += 1
-                if seen > _MOST_FILES:
-                    return
-                text = _text(Path(folder) / file)
-                if text is not None and "async_compile.wait(" in text:
-                    yield Path(folder) / file, text
+    paths = (Path(folder) / file for place in places for folder, _, files in os.walk(place) for file in files)
+    sources = islice((path for path in paths if path.suffix == ".py"), _MOST_FILES)
+    for path in sorted(sources, key=_written, reverse=True):
+        text = _text(path)
+        if text is not None and "async_compile.wait(" in text:
+            yield path, text
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _text(path: Path) -> str | None:

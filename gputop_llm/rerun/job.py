@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gputop_llm.capture.engine_watch import EngineSample
+from gputop_llm.capture.lock import Lock
 from gputop_llm.errors import GputopError
 from gputop_llm.model import Frame
 from gputop_llm.model.finding import Verdict
@@ -62,7 +63,7 @@ class Job:
     def facts(self) -> list[tuple[str, str]]:
         """What must be known before saying yes, as (label, text)."""
         hot = self.prepared.hot
-        beside = f"; a server works on it: {SERVING_COST}; what it really costs is measured" if self.gpu.serving else ""
+        beside = f"; somebody works on it: {SERVING_COST}; what it really costs is measured" if self.gpu.serving else ""
         taken_on, here = self.prepared.gpu, self.gpu.name
         other = taken_on is not None and here is not None and here not in taken_on
         beside += f"; the capture is of a {taken_on}: its kernels are hardly those of this GPU" if other else ""
@@ -93,9 +94,23 @@ class Job:
             told: told what begins.
 
         Raises:
+            LockTaken: somebody captures, or runs something again, on this node.
             GputopError: the script can't be written or failed, or ncu did.
             KeyboardInterrupt: Ctrl-C, or `cancelled`; nothing of it runs by then.
         """
+        # Two at once would each take the room that both have found, and disturb what the other measures.
+        lock = Lock(f"{self.prepared.hot[0].short} (run again)")
+        try:
+            return self._run(samples, told, cancelled)
+        finally:
+            lock.release()
+
+    def _run(
+        self,
+        samples: Callable[[], Sequence[EngineSample]],
+        told: Callable[[str], None],
+        cancelled: Callable[[], bool],
+    ) -> Finished:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self.script, self.text)
         variables = environment(self.gpu)

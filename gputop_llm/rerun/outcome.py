@@ -82,6 +82,8 @@ def why_not(match: Match, errors: Mapping[str, str]) -> tuple[str, str]:
             f"the same kernel ran with grid {extents(near.grid)}, block {extents(near.block)} ({near.case})",
             "another shape: edit that case in the script, or add the batch size",
         )
+    if late := sum(error.startswith("TimeoutError") for error in errors.values()):
+        return f"time was up before the last {late} operations were tried", "run the script by hand, or --kernel NAME"
     family = match.hot.family
     if match.hot.name.startswith("triton_"):
         said = next((error for case, error in errors.items() if case.startswith(f"{match.hot.name},")), None)
@@ -127,7 +129,7 @@ def _page(prepared: Prepared, outcome: Outcome) -> Iterator[str]:
     yield from _wrapped(
         f"Run again: {share:.0f} % of the GPU's time by the same kernel, grid and block, of {looked:.0f} % looked at"
     )
-    gpu = f"GPU {outcome.gpu.index} ({outcome.device}){', beside the server' if outcome.gpu.serving else ''}"
+    gpu = f"GPU {outcome.gpu.index} ({outcome.device}){', on which others work' if outcome.gpu.serving else ''}"
     yield from _wrapped(f"{prepared.source}; on {gpu}, torch {outcome.torch}, {outcome.python.whose} Python", "  ")
     yield from _wrapped(f"script: {outcome.script}", "  ")
     if outcome.cost is not None:

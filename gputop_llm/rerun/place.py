@@ -32,7 +32,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A GPU with room; `serving` says that an engine works on it."""
+    """A GPU with room; `serving` says that an engine, or any other process that computes, is on it."""
 
     index: int
     uuid: str | None
@@ -87,7 +87,7 @@ def gpu_for(gpus: Sequence[Gpu], serving: Collection[int], needs_bytes: int, ask
         GputopError: there is none with room, or not the one asked for.
     """
     known = [
-        Chosen(gpu.index, gpu.uuid, gpu.name, gpu.mem_total_bytes - gpu.mem_used_bytes, gpu.index in serving)
+        Chosen(gpu.index, gpu.uuid, gpu.name, gpu.mem_total_bytes - gpu.mem_used_bytes, _in_use(gpu, serving))
         for gpu in gpus
         if gpu.mem_total_bytes is not None and gpu.mem_used_bytes is not None and not gpu.lost and not gpu.mig_enabled
     ]
@@ -104,3 +104,8 @@ def gpu_for(gpus: Sequence[Gpu], serving: Collection[int], needs_bytes: int, ask
             "write the script with --write, and run it where there is room",
         )
     return min(room, key=lambda one: (one.serving, -one.free_bytes))
+
+
+def _in_use(gpu: Gpu, serving: Collection[int]) -> bool:
+    """Training and engines that aren't known may grow as well; a screen's X server is none."""
+    return gpu.index in serving or any(process.kind != "graphics" for process in gpu.processes or ())

@@ -91,10 +91,7 @@ def prepare(
     tried = tuple(one for one, why in refusals if why is None)
     model = served(engine, config_file)
     batches = seen.batches(context, frames)
-    cases = [
-        *from_ops.of_record(context, tried, files),
-        *inductor.cases([one.name for one in tried], batches.tokens, inductor.folders()),
-    ]
+    cases = list(from_ops.of_record(context, tried, files))
     said = [*notes, *_hidden(context), *([attach] if attach is not None else [])]
     if model.shape is not None:
         families = [one.family for one in tried]
@@ -105,8 +102,10 @@ def prepare(
             said.append(f"the length of contexts is not known: {batches.kv_tokens} tokens are taken")
     else:
         said.append(f"the model is not known ({model.problem}): name its config.json with --model-config")
-        if not cases:
-            said.append("the record has no operators with shapes (`gputop-llm capture --with cpu,shapes` records them)")
+    # Last: their buffers are guessed, and after a fault on the GPU no other case runs.
+    cases += inductor.cases([one.name for one in tried], batches.tokens, inductor.folders())
+    if model.shape is None and not cases:
+        said.append("the record has no operators with shapes (`gputop-llm capture --with cpu,shapes` records them)")
     return Prepared(
         hot=tried,
         refused=tuple((one, *why) for one, why in refusals if why is not None),

@@ -16,6 +16,7 @@ from gputop_llm.rerun.case import Case
 from gputop_llm.rerun.hot import HotLaunch
 from gputop_llm.rerun.match import Match
 from gputop_llm.rerun.place import Python
+from gputop_llm.rerun.run import WITHIN_S, ended_within
 from gputop_llm.verdict.kernel_names import short_name
 
 _LAUNCHES = 3
@@ -29,13 +30,15 @@ def order_for(match: Match, python: Python, script: Path, variables: Mapping[str
     """
     if match.best is None:
         raise GputopError("nothing to profile", f"{match.hot.short} was not launched again")
-    argv = (python.path, str(script.absolute()), "--bare", "--times", str(_LAUNCHES), "--only", match.best.case)
+    bare = ("--bare", *ended_within(WITHIN_S), "--times", str(_LAUNCHES), "--only", match.best.case)
+    argv = (python.path, str(script.absolute()), *bare)
     return Order(
         argv=argv,
         kernel=f"^{re.escape(function_name(match.hot.name))}$",
         launches=_LAUNCHES,
-        # The script's first call warms up.
-        skip=1,
+        # Kernels that make the inputs, warm up and flush L2 often have the same function's name.
+        nvtx="rerun/",
+        within_s=WITHIN_S,
         cwd=Path("/"),
         environment=variables,
     )
@@ -69,5 +72,8 @@ def verdict_of(taken: Taken, hot: HotLaunch, case: Case | None = None) -> tuple[
 def function_name(name: str) -> str:
     """A kernel's name as ncu filters by it: without namespaces, template arguments and arguments."""
     plain = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    # What it returns may have template arguments too: `std::enable_if<…>::type f<…>(…)`.
+    while (shorter := re.sub(r"<[^<>]*>", "", plain)) != plain:
+        plain = shorter
     head = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
     return head.rpartition(" ")[2].rpartition("::")[2]

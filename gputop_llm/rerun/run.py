@@ -20,6 +20,8 @@ from gputop_llm.rerun.place import Chosen, Python
 
 #: Loading torch takes a minute from a cold disk, and each case up to a second.
 WITHIN_S = 240.0
+#: The script ends itself so much later: for when whoever started it was killed.
+_GRACE_S = 10.0
 _MOST_BYTES = 16 << 20
 #: What another Python's program must not inherit.
 _NOT_FOR_IT = re.compile(rf"{ENV_PREFIX}\w+|PYTHON\w+|VIRTUAL_ENV|LD_PRELOAD|CUDA_INJECTION64_PATH")
@@ -41,7 +43,14 @@ def environment(gpu: Chosen, own: Mapping[str, str] = os.environ) -> dict[str, s
         **kept,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index),
+        # Under MPS a fault of one client ends the work of all: where its daemon can't be found, CUDA does without.
+        "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent",
     }
+
+
+def ended_within(seconds: float) -> tuple[str, str]:
+    """What a script gets so that it ends also when nobody is left to end it."""
+    return "--within", str(round(seconds + _GRACE_S))
 
 
 def run_script(
@@ -62,7 +71,7 @@ def run_script(
         KeyboardInterrupt: Ctrl-C, or `cancelled`; nothing of it runs by then.
     """
     with tempfile.TemporaryFile() as output:
-        argv = [python.path, str(script.absolute()), *arguments]
+        argv = [python.path, str(script.absolute()), *ended_within(within_s), *arguments]
         ended = child.run(argv, output, within_s, Path("/"), variables, cancelled)
         output.seek(0)
         text = output.read(_MOST_BYTES).decode("utf-8", "replace")

@@ -13,6 +13,8 @@ from gputop_llm.rerun.snippets import BY_NAME
 
 #: Beside the inputs: the CUDA context with its libraries, workspaces, and what flushes L2.
 CONTEXT_BYTES = 2 << 30
+#: Of that, what torch's allocator doesn't count.
+_UNCOUNTED_BYTES = 1 << 30
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
 _HEAD = '''#!/usr/bin/env python3
@@ -24,7 +26,7 @@ Written by gputop-llm {version}; edit it as you like. It needs torch{more} and {
 
     python {name}                        # each case: which kernels it launches, and how long they take, as JSON
     python {name} --only "{label}" --times 50
-    ncu --cache-control all --nvtx --nvtx-include "rerun/" python {name} --bare --only "{label}"
+    ncu --clock-control none --cache-control all --nvtx --nvtx-include "rerun/" python {name} --bare --only "{label}"
 
 Weights come from DRAM in a decode step, so L2 is flushed before each launch (--warm leaves it as it is).
 """
@@ -32,9 +34,11 @@ Weights come from DRAM in a decode step, so L2 is flushed before each launch (--
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
+import time
 
 import torch
 
@@ -42,6 +46,7 @@ DEVICE = "cuda:0"
 DTYPE = {dtype}
 SEED = 0
 NEEDS_BYTES = {needs:_}  # checked before anything is allocated
+MOST_BYTES = {most:_}  # of all tensors, also kept ones: a server beside it never finds less than was agreed to
 
 '''
 
@@ -125,16 +130,23 @@ def main():
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--warm", action="store_true", help="don't flush L2 between calls")
     parser.add_argument("--bare", action="store_true", help="only launch, don't record: for ncu")
+    parser.add_argument("--within", type=int, default=0, metavar="S", help="it is ended after so long, hung or not")
     parser.add_argument("--dry", action="store_true", help="on the CPU, once each: are the cases sound?")
     asked = parser.parse_args()
+    signal.alarm(asked.within)
+    began = time.monotonic()
     torch.manual_seed(asked.seed)
     told = {"torch": torch.__version__, "device": "cpu", "cases": []}
     if asked.dry:
         DEVICE = "cpu"
     else:
-        free, _ = torch.cuda.mem_get_info(DEVICE)
+        try:
+            free, total = torch.cuda.mem_get_info(DEVICE)
+        except (RuntimeError, AssertionError) as failure:  # torch says why first, and then how to debug itself
+            sys.exit(f"cannot use {DEVICE}: {str(failure).strip().partition(chr(10))[0]}")
         if free < NEEDS_BYTES:
             sys.exit(f"not enough memory on {DEVICE}: {free >> 20} MiB free, {NEEDS_BYTES >> 20} MiB needed")
+        torch.cuda.set_per_process_memory_fraction(min(1.0, MOST_BYTES / total), DEVICE)
         gpu = torch.cuda.get_device_properties(DEVICE)
         flush.other = torch.zeros(2 * getattr(gpu, "L2_cache_size", 64 << 20) // 4, device=DEVICE)
         told |= {"device": gpu.name, "free_bytes": free}
@@ -142,6 +154,8 @@ def main():
     for label in asked.only or CASES:
         kernels, error = [], None
         try:
+            if asked.within and time.monotonic() - began > 0.7 * asked.within:
+                raise TimeoutError("no time was left for it")
             with torch.no_grad():
                 kernels = look(CASES[label](), asked.times, (lambda: None) if asked.warm else flush)
         except Exception as failure:  # the other cases go on
@@ -182,6 +196,7 @@ def script(hot: Sequence[HotLaunch], cases: Sequence[Case], source: str, name: s
         label=cases[0].label,
         dtype=_DTYPES[dtype],
         needs=needs_bytes(cases),
+        most=needs_bytes(cases) - _UNCOUNTED_BYTES,
     )
     return f"{head}{_TENSOR}{''.join(f'{text}{chr(10)}' for text in used)}\n{_cases(cases)}{_TAIL}"
 

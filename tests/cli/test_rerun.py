@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 
+import pytest
+
 from gputop_llm.errors import ExitCode
 from tests.rerun.test_candidates import CONFIG, RECORD
 from tests.support.captures import CAPTURES
@@ -30,6 +32,14 @@ def test_without_a_config_and_operators_it_says_what_is_missing():
     assert "nothing to run again" in done.stderr
     assert "graph replays that were recorded whole" in done.stderr
     assert "--model-config" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "why"), [("python 'x", "is no command: no closing quotation"), (" ", "needs a")])
+def test_a_command_that_is_none_is_told(command, why):
+    done = run_cli("rerun", str(RECORD), "--repro", command, "--yes")
+
+    assert done.returncode == ExitCode.USAGE
+    assert why in done.stderr
 
 
 def test_a_pattern_that_is_none_or_matches_nothing_is_told():

@@ -18,16 +18,20 @@ __global__ void copy_dram(const float4* from, float4* to, size_t count)
         to[at] = from[at];
 }
 
-// The same 8 MiB again and again, each time by another SM.
+// The same 8 MiB again and again, each time by another SM; four reads at once, as one alone waits for its answer.
 __global__ void read_l2(const float4* from, float* to, size_t count, int turns)
 {
     float sum = 0.0f;
-    size_t step = size_t{gridDim.x} * blockDim.x;
-    for (int turn = 0; turn < turns; turn++)
-        for (size_t at = blockIdx.x * size_t{blockDim.x} + threadIdx.x; at < count; at += step) {
-            float4 value = __ldcg(&from[(at + size_t(turn) * 4099 * blockDim.x) & (count - 1)]);  // a power of two
-            sum += value.x + value.y + value.z + value.w;
-        }
+    size_t step = size_t{gridDim.x} * blockDim.x, first = blockIdx.x * size_t{blockDim.x} + threadIdx.x;
+    for (int turn = 0; turn < turns; turn++) {
+        float4 value[4];
+#pragma unroll
+        for (int at = 0; at < 4; at++)
+            value[at] = __ldcg(&from[(first + at * step + size_t(turn) * 4099 * blockDim.x) & (count - 1)]);  // 2^n
+#pragma unroll
+        for (int at = 0; at < 4; at++)
+            sum += value[at].x + value[at].y + value[at].z + value[at].w;
+    }
     if (sum == 1.2345f)
         *to = sum;
 }

@@ -1,22 +1,37 @@
 """A decode-like loop recorded by Kineto is launched again from its record alone, on this machine's GPU.
 
-Run with `pytest -m gpu tests/gpu/test_rerun_gpu.py`, by a Python that has torch.
+Run with `pytest -m gpu tests/gpu/test_rerun_gpu.py`, where this Python or python3 has torch: else it is skipped. Three
+minutes. Records, scripts, what they said and the report are kept in the folder that GPUTOP_TEST_RECORDS names.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+from gputop_llm.cli import main
+from gputop_llm.rerun import job
 from gputop_llm.rerun.match import launched_of, matches, reproduced_pct
+from gputop_llm.rerun.place import Python
 from gputop_llm.rerun.prepare import prepare
+from tests.support.environment import ORIGINAL
 
 pytestmark = pytest.mark.gpu
 
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 32000,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
 LOOP = """
     import sys, torch
     import torch.nn.functional as F
@@ -34,6 +49,13 @@ LOOP = """
         for _ in range(3):
             step(x)
         torch.cuda.synchronize()
+        if sys.argv[2] == "graph":
+            graph, eager = torch.cuda.CUDAGraph(), step
+            with torch.cuda.graph(graph):
+                eager(x)
+            step = lambda _: graph.replay()
+            step(x)
+            torch.cuda.synchronize()
         with torch.profiler.profile(record_shapes=True) as recorded:
             for _ in range(20):
                 step(x)
@@ -43,25 +65,49 @@ LOOP = """
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    pytest.importorskip("torch")
-    path = tmp_path_factory.mktemp("trace") / "decode.json"
-    subprocess.run([sys.executable, "-c", textwrap.dedent(LOOP), str(path)], check=True, timeout=300)
+def python():
+    """One that has torch: often it isn't the one that this program lies in."""
+    for path in (sys.executable, shutil.which("python3"), "/usr/bin/python3"):
+        if (
+            path
+            and not subprocess.run(
+                [path, "-c", "import torch; torch.zeros(1, device='cuda')"], check=False, stderr=subprocess.DEVNULL
+            ).returncode
+        ):
+            return path
+    return pytest.skip("neither this Python nor python3 has a torch that reaches a GPU")
+
+
+def recorded(folder, python, kind):
+    path = folder / f"decode-{kind}.json"
+    subprocess.run([python, "-c", textwrap.dedent(LOOP), str(path), kind], check=True, timeout=300)
+    keep(f"{path.name}.gz", gzip.compress(path.read_bytes()))
     return path
 
 
-def run_again(trace, *arguments):
-    prepared = prepare([trace])
-    script = trace.parent / "again.py"
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory, python):
+    return recorded(tmp_path_factory.mktemp("trace"), python, "eager")
+
+
+def keep(name, data):
+    if folder := ORIGINAL.get("GPUTOP_TEST_RECORDS"):
+        os.makedirs(folder, exist_ok=True)
+        (Path(folder) / name).write_bytes(data)
+
+
+def run_again(python, trace, *arguments, config=None):
+    prepared = prepare([trace], config_file=config)
+    script = trace.parent / f"again-{trace.stem}.py"
     script.write_text(prepared.script(script.name))
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments], check=True, timeout=300, stdout=subprocess.PIPE, text=True
-    )
-    return prepared, json.loads(done.stdout)
+    keep(script.name, script.read_bytes())
+    done = subprocess.run([python, str(script), *arguments], check=True, timeout=300, stdout=subprocess.PIPE, text=True)
+    keep(f"{script.name}{''.join(arguments)}.said.json", done.stdout.encode())
+    return prepared, json.loads(done.stdout[done.stdout.index("{\n") :])
 
 
-def test_at_least_half_of_the_gpus_time_is_launched_again_by_the_same_kernels(trace):
-    prepared, told = run_again(trace)
+def test_at_least_half_of_the_gpus_time_is_launched_again_by_the_same_kernels(python, trace):
+    prepared, told = run_again(python, trace)
     launched, errors = launched_of(told)
     found = matches(prepared.hot, launched)
 
@@ -72,9 +118,37 @@ def test_at_least_half_of_the_gpus_time_is_launched_again_by_the_same_kernels(tr
     assert 0.5 < found[0].best.duration_us / (found[0].hot.median_ns / 1e3) < 3.0
 
 
-def test_a_warm_l2_is_not_slower_than_a_cold_one(trace):
-    _, cold = run_again(trace, "--times", "20")
-    prepared, warm = run_again(trace, "--times", "20", "--warm")
+def test_kernels_of_a_graph_replay_are_launched_again_from_the_models_config_alone(tmp_path, python):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    prepared, told = run_again(python, recorded(tmp_path, python, "graph"), config=config)
+    found = matches(prepared.hot, launched_of(told)[0])
+
+    assert prepared.hot[0].by_graph == prepared.hot[0].calls
+    assert {case.needs[0] for case in prepared.cases} >= {"linear"}
+    assert reproduced_pct(found) >= 50.0, [(one.hot.short, one.hot.grid, one.best) for one in found]
+
+
+def test_a_warm_l2_is_not_slower_than_a_cold_one(python, trace):
+    _, cold = run_again(python, trace, "--times", "20")
+    prepared, warm = run_again(python, trace, "--times", "20", "--warm")
     hottest = [matches(prepared.hot, launched_of(told)[0])[0].best for told in (cold, warm)]
 
     assert hottest[1].duration_us <= hottest[0].duration_us * 1.1
+
+
+def test_the_hottest_kernel_is_profiled_alone_from_the_record_to_the_verdict(capsys, monkeypatch, python, trace):
+    monkeypatch.setattr(job, "python_for", lambda _pid: (Python(python, "a test's"), ""))
+    code = main(["rerun", str(trace), "--yes", "--json"])
+    out, err = capsys.readouterr()
+    assert out, err
+    told = json.loads(out)
+    keep("rerun.json", out.encode())
+
+    assert told["kernels"][0]["again"] is not None, out
+    if told["report"] is None:
+        pytest.skip(f"not profiled here: {told['not_profiled']}")
+    keep("rerun.ncu-rep.xz", lzma.compress(Path(told["report"]).read_bytes(), preset=9))
+    # One of the three would be missing if a fill or the flush of L2 had been profiled in its place.
+    assert told["verdict"]["tables"]["launches"][0]["launches"] == 3
+    assert code == 0, out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from gputop_llm.modelmath import Parallel
 from gputop_llm.rerun import candidates, from_ops, hot, seen
 from gputop_llm.rerun.script import needs_bytes, script
 from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.kineto_ops import Operator
 from gputop_llm.timeline.model import Origin
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.kernel_names import Family
@@ -117,6 +119,14 @@ def test_an_operator_of_the_record_is_called_with_its_own_shapes_strides_and_typ
         'operator("mm", tensor(32, 2048, dtype=torch.bfloat16), '
         "tensor(2048, 32000, dtype=torch.bfloat16, stride=(1, 2048)))"
     ]
+
+
+def test_a_number_beside_a_tensor_stays_a_number():
+    # `x * 0.5`: with a tensor on the GPU in its place another kernel would be launched.
+    half = Operator("aten::mul", [[4, 8], []], [[8, 1], []], ["c10::BFloat16", "double"], ["", ""])
+
+    assert from_ops.case_of(half).call == 'operator("mul", tensor(4, 8, dtype=torch.bfloat16), 1.0)'
+    assert from_ops.case_of(replace(half, dims=[[], []], strides=[[], []], types=["double", "double"])) is None
 
 
 def test_a_kernel_of_a_graph_replay_hangs_on_no_operator(record, hottest):

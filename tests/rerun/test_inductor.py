@@ -111,3 +111,15 @@ def test_the_cache_is_where_torch_and_vllm_look_for_it():
         Path("/x"),
         Path("/y/torch_compile_cache"),
     )
+
+
+def test_of_the_wrappers_of_many_models_the_newest_are_tried(tmp_path):
+    for number in range(40):
+        path = tmp_path / f"{number:02}.py"
+        path.write_text(WRAPPER)
+        os.utime(path, (number, number))
+    found = inductor.cases([NORM], [1, 2], [tmp_path])
+
+    assert len(found) == inductor.MOST
+    assert f"{tmp_path}/39.py" in found[0].call
+    assert not any("/20.py" in case.call for case in found)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from gputop_llm.capture.engine_watch import EngineSample
+from gputop_llm.capture.lock import Lock, LockTaken, held_by
 from gputop_llm.errors import GputopError
+from gputop_llm.model.gpu import GpuProcess
 from gputop_llm.ncu.model import GemmShape
 from gputop_llm.ncu.tool import Ncu
 from gputop_llm.rerun import place
@@ -34,6 +36,14 @@ from tests.support.kernels import ALONE
 NAME = "nvjet_sm90_tst_64x32_64x16_2x1_v_bz_TNT"
 GPU = Chosen(1, "GPU-1", "NVIDIA H200", 100 << 30, serving=False)
 LINEAR = Case("linear, 32 tokens", "linear(32, 2048, 8192)", ("linear",), 40 << 20, "it", GemmShape(32, 8192, 2048))
+
+
+@pytest.fixture(autouse=True)
+def lock_name(monkeypatch):
+    """A lock of this test's own: others capture on this machine at the same time."""
+    name = f"gputop-llm-test/rerun-{os.getpid()}"
+    monkeypatch.setattr("gputop_llm.rerun.job.Lock", lambda target: Lock(target, name))
+    return name
 
 
 def hot(name=NAME, grid=(2, 64, 1), busy_pct=60.0):
@@ -75,7 +85,10 @@ def test_what_launches_the_same_kernel_is_profiled_alone_and_judged_by_its_shape
     # The profile's L2 was warm: that is known from the bytes that the shape needs.
     assert finished.groups[0].seen.shape == LINEAR.gemm
     assert call[call.index("--kernel-name") + 1] == f"regex:^{re.escape(NAME)}$"
-    assert call[-6:] == [str(made.script), "--bare", "--times", "3", "--only", LINEAR.label]
+    assert call[-8:] == [str(made.script), "--bare", "--within", "250", "--times", "3", "--only", LINEAR.label]
+    # Kernels that make its inputs or flush L2 may have the same function's name: they stand outside of the range.
+    assert call[call.index("--nvtx") + 1 :][:2] == ["--nvtx-include", "rerun/"]
+    assert call[call.index("--launch-skip") + 1] == "0"
     assert made.script.read_text() == made.text
     text = "\n".join(outcome_lines(made.prepared, finished.outcome))
     assert "Run again: 60 % of the GPU's time" in text
@@ -100,6 +113,25 @@ def test_another_grid_is_no_match_and_is_said_with_what_to_do(tmp_path):
     assert "Run again: 0 % of the GPU's time" in text
     assert "the same kernel ran with grid 2×63×1" in text
     assert "edit that case in the script" in text
+
+
+def test_nothing_is_run_again_while_somebody_captures(tmp_path, lock_name):
+    held = Lock("llama", lock_name)
+    with pytest.raises(LockTaken, match=r"cannot capture now: a capture of llama by you"):
+        job(tmp_path, printed()).run(lambda: ())
+    assert not (tmp_path / "out").exists()
+
+    held.release()
+    assert job(tmp_path, printed()).run(lambda: ()).why
+    # And lets go of it.
+    assert held_by(lock_name) is None
+
+
+def test_that_time_was_up_is_said_of_a_kernel_that_was_not_launched_again(tmp_path):
+    made = job(tmp_path, printed((NAME, [2, 64, 1]), error="TimeoutError: no time was left for it"))
+    text = " ".join(" ".join(outcome_lines(made.prepared, made.run(lambda: ()).outcome)).split())
+
+    assert "time was up before the last 1 operations were tried: run the script by hand" in text
 
 
 def test_what_was_launched_again_is_told_also_where_ncu_cannot_profile_it(tmp_path):
@@ -171,13 +203,18 @@ def test_a_collective_is_refused_with_the_reason():
 
 def test_never_on_a_gpu_without_room_and_beside_a_server_only_where_there_is_no_other():
     gpus = [
-        replace(h200(n), index=n, mem_total_bytes=140 << 30, mem_used_bytes=u << 30) for n, u in ((0, 60), (1, 100))
+        replace(h200(n), index=n, mem_total_bytes=140 << 30, mem_used_bytes=u << 30, processes=())
+        for n, u in ((0, 60), (1, 100))
     ]
 
     assert gpu_for(gpus, {0}, 4 << 30).index == 1
     assert gpu_for(gpus, {0, 1}, 4 << 30).index == 0
     assert gpu_for(gpus, set(), 4 << 30).index == 0
     assert gpu_for(gpus, {0}, 4 << 30, asked=0).serving
+    # Training is no engine that is known, and grows too.
+    trained = replace(gpus[0], processes=(GpuProcess(7, "compute", None, None, None),))
+    assert gpu_for([trained, gpus[1]], set(), 4 << 30).index == 1
+    assert gpu_for([trained], set(), 4 << 30).serving
     # Beside a server a GiB is left to it.
     with pytest.raises(GputopError, match=r"GPU 0 has 80\.0 GiB free, GPU 1 has 40\.0 GiB free"):
         gpu_for(gpus, {0, 1}, 80 << 30)
@@ -233,6 +270,8 @@ def test_the_scripts_process_sees_one_gpu_and_nothing_of_this_program():
         "HOME": "/root",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "GPU-1",
+        # Under MPS a fault of it would end the server's work.
+        "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent",
     }
 
 
@@ -253,6 +292,7 @@ def test_what_it_cost_the_server_is_from_its_own_counter_of_tokens():
         ("void cutlass::device_kernel<flash::A<1>>(flash::A<1>::Params)", "device_kernel"),
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<int>(int*)", "CatArrayBatchedCopy"),
         ("_gumbel_sample_kernel", "_gumbel_sample_kernel"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, E<int, F<a>> >(E<int, F<a>>)", "kernel"),
     ],
 )
 def test_ncu_filters_by_the_functions_bare_name(name, function):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -89,6 +92,65 @@ def test_only_what_the_operation_launched_is_told_and_by_its_median(fake):
         ("gemm", (2, 64, 1), 12.0, 3),
         ("reduce", (64, 1, 1), 2.0, 3),
     ]
+
+
+def test_no_case_takes_more_memory_than_was_agreed_to_also_of_what_torch_keeps(fake, monkeypatch, capsys):
+    torch, space = fake
+    called = []
+    torch.manual_seed, torch.__version__ = called.append, "2.11.0"
+    torch.cuda.mem_get_info = lambda _device: (100 << 30, 140 << 30)
+    torch.cuda.set_per_process_memory_fraction = lambda fraction, _device: called.append(fraction)
+    torch.cuda.get_device_properties = lambda _device: types.SimpleNamespace(name="H200", L2_cache_size=60 << 20)
+    torch.zeros = lambda *_, **__: called.append("allocated")
+    space["CASES"].clear()
+    monkeypatch.setattr("sys.argv", ["again.py"])
+    space["main"]()
+
+    assert json.loads(capsys.readouterr().out)["cases"] == []
+    assert called == [0, pytest.approx(((1 << 30) + 3 * LINEAR.bytes) / (140 << 30)), "allocated"]
+
+
+def test_a_gpu_that_cannot_be_used_is_told_in_one_line(fake, monkeypatch):
+    torch, space = fake
+    torch.manual_seed, torch.__version__ = lambda _: None, "2.11.0"
+
+    def busy(_device):
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy\nCompile with `TORCH_USE_CUDA_DSA` to …\n")
+
+    torch.cuda.mem_get_info = busy
+    monkeypatch.setattr("sys.argv", ["again.py"])
+    with pytest.raises(SystemExit, match=r"^cannot use cuda:0: CUDA error: CUDA-capable device\(s\) is/are busy$"):
+        space["main"]()
+
+
+def test_what_was_launched_in_time_is_told_also_where_the_last_cases_got_no_turn(fake, monkeypatch, capsys):
+    torch, space = fake
+    torch.manual_seed, torch.__version__, torch.no_grad = lambda _: None, "2.11.0", nullcontext
+    space["CASES"].clear()
+    space["CASES"].update(first=lambda: lambda: None, last=lambda: lambda: None)
+    clock = iter([0.0, 10.0, 80.0])
+    space["time"] = types.SimpleNamespace(monotonic=lambda: next(clock))
+    space["signal"] = types.SimpleNamespace(alarm=lambda _: None)
+    monkeypatch.setattr("sys.argv", ["again.py", "--dry", "--within", "100"])
+    space["main"]()
+
+    errors = {case["case"]: case["error"] for case in json.loads(capsys.readouterr().out)["cases"]}
+    assert errors == {"first": None, "last": "TimeoutError: no time was left for it"}
+
+
+def test_the_ncu_that_it_names_leaves_the_clocks_of_a_gpu_that_others_use():
+    (line,) = (line for line in script([HOT], [LINEAR], "a.json", "again.py").splitlines() if "  ncu " in line)
+
+    assert "--clock-control none" in line
+
+
+def test_a_script_that_hangs_ends_itself_also_when_nobody_is_left_to_end_it(tmp_path):
+    (tmp_path / "torch.py").write_text("bfloat16 = None\ndef manual_seed(_):\n    while True:\n        pass\n")
+    path = tmp_path / "again.py"
+    path.write_text(script([HOT], [LINEAR], "a.json", path.name))
+    ended = subprocess.run([sys.executable, str(path), "--within", "1"], timeout=30, check=False)
+
+    assert ended.returncode == -signal.SIGALRM
 
 
 def test_there_is_nothing_to_write_without_an_operation():

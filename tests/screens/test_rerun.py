@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gputop_llm.capture.lock import Lock
 from gputop_llm.errors import NothingFound
 from gputop_llm.ncu.tool import NoNcu
 from gputop_llm.rerun import job
@@ -53,6 +55,7 @@ def interpreter(tmp_path, monkeypatch):
 
     monkeypatch.setattr(job, "python_for", lambda _pid: (Python(str(path), "a test's"), ""))
     monkeypatch.setattr(job, "find_ncu", no_ncu)
+    monkeypatch.setattr(job, "Lock", lambda target: Lock(target, f"gputop-llm-test/rerun-{os.getpid()}"))
     monkeypatch.setattr("gputop_llm.paths.captures_folder", lambda: tmp_path / "captures")
     return tmp_path
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 OPTIONS = (
     "--export", "--log-file", "--target-processes", "--clock-control", "--cache-control", "--launch-skip",
-    "--launch-count", "--kernel-name", "--set", "--section", "--import", "--page",
+    "--launch-count", "--kernel-name", "--set", "--section", "--import", "--page", "--nvtx", "--nvtx-include",
 )  # fmt: skip
 SECTIONS = ("LaunchStats", "MemoryWorkloadAnalysis", "Occupancy", "SourceCounters", "SpeedOfLight")
-VALUES = {"--csv": 0}
+VALUES = {"--csv": 0, "--nvtx": 0}
 
 
 class FakeNcu:
