@@ -132,7 +132,7 @@ def test_a_torch_process_that_asks_for_orders_is_recorded_on_demand(engine_venv,
         assert len(set(ops.thread)) == 2
         assert (ops.shapes_id >= 0).any()
         assert goes_on(process)
-        assert not list(Path("/tmp").glob("gputop-llm-*-r0_*"))
+        assert not list(Path("/tmp").glob(f"gputop-llm-*-r0_{process.pid}.json"))
 
 
 @contextlib.contextmanager
