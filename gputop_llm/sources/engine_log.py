@@ -63,6 +63,8 @@ class _FileReader:
             self.problem = f"{self.name} can't be read any more: {error.strerror or type(error).__name__}"
 
     def _take(self, piece: Piece, now_s: float) -> None:
+        if not piece.follows:
+            self.signals.skip()
         if piece.begins:
             self._lines.restart()
         elif not piece.follows:

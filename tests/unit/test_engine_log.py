@@ -118,6 +118,14 @@ def test_the_age_of_what_stands_before_a_long_end_without_stamps(running, tmp_pa
     assert signal.at_s == pytest.approx(time.time() - 120, abs=30)
 
 
+def test_an_exception_behind_what_was_not_read_has_no_place_of_an_earlier_one(running, tmp_path):
+    with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
+        log.write(b'Traceback (most recent call last):\n  File "/x/early.py", line 3, in f\nKeyError: ')
+        log.write(b"x" * (1 << 20) + b"\nRuntimeError: CUDA error: late\n")
+        (signal,) = source(running(log)).poll().signals
+    assert (signal.text, signal.where) == ("RuntimeError: CUDA error: late", None)
+
+
 def test_stamps_of_a_file_that_had_none_at_first(running, tmp_path):
     with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
         its = source(running(log))
