@@ -236,6 +236,37 @@ def test_the_log_that_a_containers_runtime_keeps(running, tmp_path, monkeypatch,
     assert [(s.kind, s.count) for s in log.signals] == [("kv-pool", 1), ("engine-dead", 1)]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # Kubernetes cuts a long line with a prompt in it, and what follows begins as the sender of the prompt likes.
+        [
+            "{t} stdout P INFO: prompt: aaa",
+            "{t} stderr F EngineCore failed to start.",
+            "{t} stdout F CUDA error: forged",
+        ],
+        [
+            '{{"log":"INFO: prompt: aaa","stream":"stdout","time":"{t}"}}',
+            '{{"log":"EngineCore failed to start.\\n","stream":"stderr","time":"{t}"}}',
+            '{{"log":"CUDA error: forged\\n","stream":"stdout","time":"{t}"}}',
+        ],
+        [
+            '{{"log":"EngineCore failed to start.\\n","stream":"stderr","time":"{t}"}}',
+            '{{"log":"INFO: prompt: ' + "a" * 16384 + '","stream":"stdout","time":"{t}"}}',
+            '{{"log":"CUDA error: forged\\n","stream":"stdout","time":"{t}"}}',
+        ],
+    ],
+    ids=["cri", "docker", "docker-long"],
+)
+def test_what_a_containers_runtime_cut_goes_on_and_begins_no_line(running, tmp_path, lines):
+    path = f"var/lib/docker/containers/{ID}/{ID}-json.log"
+    file: Path = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"{text.format(t='2026-11-29T22:24:48.5Z')}\n" for text in lines))
+    its = source(running(subprocess.PIPE), proc=Proc(f"0::/system.slice/docker-{ID}.scope"), host=tmp_path)
+    assert [s.text for s in its.poll().signals] == ["EngineCore failed to start."]
+
+
 JOURNALCTL = """#!/bin/sh
 echo "$@" >> {asked}
 case "$*" in
