@@ -129,15 +129,6 @@ def test_a_killed_server_leaves_an_orphan_with_a_plain_note(node):
 # -- addresses ---------------------------------------------------------------
 
 
-def test_a_default_port_is_only_assumed_where_another_one_may_be_meant(node):
-    node.proc.add(10, ["llama-server", "-m", "x.gguf", "--metrics"], listen=[(LOOPBACK, 9931, 901)])
-    assert (node.one().urls, node.one().urls_from) == (("http://127.0.0.1:8080",), "argv")
-    node.answers = {"http://127.0.0.1:9931"}
-    node.clock.pass_s(60)
-    target = node.one()
-    assert (target.urls, target.urls_from) == (("http://127.0.0.1:9931",), "socket")
-
-
 def test_without_a_port_in_argv_only_a_socket_that_answers_counts(node):
     node.proc.add(
         10,
