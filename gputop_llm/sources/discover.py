@@ -188,7 +188,8 @@ class DiscoverySource:
             url = self._other_ports.url(servers)
             return ((url,), "network", ()) if url is not None else ((), None, (_own_network(tree),))
         if launch is not None and launch.urls:
-            return launch.urls, "argv", ()
+            url = self._ports.url(servers) if launch.port_assumed else None
+            return (launch.urls, "argv", ()) if url is None else ((url,), "socket", ())
         # A server titled with a rank has a port of its own.
         of_ranks = [m.process for m in tree.members if m.role == "api-server" and m.rank and not m.process.zombie]
         if len(of_ranks) > 1:

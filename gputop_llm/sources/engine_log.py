@@ -14,7 +14,7 @@ from gputop_llm.sources.engine_log_find import MOST_FILES, LogFinder, Place
 from gputop_llm.sources.engine_log_journal import EVERY_S, Journal
 from gputop_llm.sources.engine_log_signals import Signals
 from gputop_llm.sources.engine_log_stamps import LogClock
-from gputop_llm.sources.engine_log_text import Lines, unwrapped
+from gputop_llm.sources.engine_log_text import Joints, Lines, unwrapped
 from gputop_llm.sources.engine_log_wording import hinted
 from gputop_llm.sources.procfs import ProcFs
 
@@ -38,6 +38,7 @@ class _FileReader:
         self.id: object = place.path if place.follow else self._file.id
         self._started_s = started_s
         self._lines = Lines()
+        self._joints = Joints()
         self._clock = LogClock()
         self._first = True
 
@@ -63,11 +64,15 @@ class _FileReader:
             self.problem = f"{self.name} can't be read any more: {error.strerror or type(error).__name__}"
 
     def _take(self, piece: Piece, now_s: float) -> None:
+        if not piece.follows:
+            self.signals.skip()
         if piece.begins:
             self._lines.restart()
         elif not piece.follows:
             self._lines.skip()
+            self._joints.skip()
         lines = self._lines.feed(piece.data)
+        begin = [not self._joints.goes_on(line) for line in lines]
         # Most of what a busy server writes has no word that counts: it is looked through in one go.
         if not self.signals.waiting and not hinted(b"\n".join(lines)):
             return
@@ -83,7 +88,8 @@ class _FileReader:
                     return min(at_s, now_s), "line"
             return (None if self._first else now_s), "read"
 
-        self.signals.feed([unwrapped(line)[0] for line in lines], when)
+        texts = [unwrapped(line)[0] if begins else b"" for line, begins in zip(lines, begin, strict=True)]
+        self.signals.feed(texts, when)
 
 
 class _JournalReader:

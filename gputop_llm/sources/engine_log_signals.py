@@ -71,6 +71,10 @@ class Signals:
                 kept.at_s, kept.at_from = when(kept.position)
                 kept.position = None
 
+    def skip(self) -> None:
+        """The next lines do not follow the last ones: no traceback goes on in them."""
+        self._open.clear()
+
     @property
     def waiting(self) -> bool:
         """Whether lines without any known word matter too: a traceback has not ended."""

@@ -8,8 +8,10 @@ import re
 LONGEST = 4096
 _CARRIED = 2 * LONGEST
 # containerd and CRI-O: when, which stream, whether the line is whole (F) or goes on (P), the line.
-_CRI = re.compile(rb"(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)) std(?:out|err) [FP] ")
+_CRI = re.compile(rb"(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)) (std(?:out|err)) ([FP]) ")
 _DOCKER = b'{"log":"'
+_STREAMS = (b"stdout", b"stderr")
+_DOCKER_END = b'","stream":"'
 
 
 class Lines:
@@ -64,3 +66,29 @@ def unwrapped(line: bytes) -> tuple[bytes, str]:
         return str(entry["log"]).rstrip("\r\n").encode("utf-8", "backslashreplace"), str(entry["time"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return line, ""
+
+
+class Joints:
+    """Tells which lines go on with one that a container's runtime cut, as it does at 16 KiB: they begin anywhere."""
+
+    def __init__(self) -> None:
+        self._cut: set[bytes] = set()
+
+    def skip(self) -> None:
+        """The next line does not follow the last one: it may go on with one that was not read."""
+        self._cut = set(_STREAMS)
+
+    def goes_on(self, line: bytes) -> bool:
+        """Whether this line, the next one as the runtime wrote it, goes on with an earlier one of its stream."""
+        if (found := _CRI.match(line)) is not None:
+            streams, cut = {found[2]}, found[3] == b"P"
+        elif line.startswith(_DOCKER):
+            text, end, rest = line.rpartition(_DOCKER_END)
+            # Of one that is too long to be kept nothing is known.
+            streams = {rest[: len(b"stdout")]} if end else set(_STREAMS)
+            cut = not text.endswith(b"\\n")
+        else:
+            return False
+        before = not streams.isdisjoint(self._cut)
+        self._cut = self._cut | streams if cut else self._cut - streams
+        return before

@@ -54,6 +54,7 @@ Options = Mapping[str, list[str]]
 class Launch:
     """How a server was started. `port` is None when the command line can't tell it (port 0, a config file).
 
+    `port_assumed` says that the port is a default which the environment or another release may change.
     `no_http` says why there is no HTTP address to read, None when there is one.
     `notes` are what the command line gives reason to say.
     """
@@ -61,6 +62,7 @@ class Launch:
     model: str | None = None
     host: str | None = None
     port: int | None = None
+    port_assumed: bool = False
     https: bool = False
     no_http: str | None = None
     config_file: str | None = None

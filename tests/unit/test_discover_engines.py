@@ -107,6 +107,18 @@ def test_a_server_that_was_started_without_metrics_says_so(node, argv, note):
     assert any(note in text for text in node.one().notes)
 
 
+def test_a_default_port_is_only_assumed_where_another_one_may_be_meant(tmp_path):
+    answers, clock, proc = set(), FakeClock(), FakeProc(tmp_path / "proc")
+    source = DiscoverySource(lambda: None, answers.__contains__, proc.root, clock)
+    proc.add(10, ["llama-server", "-m", "x.gguf", "--metrics"], listen=[("0100007F", 9931, 901)])
+    (target,) = source.poll().targets
+    assert (target.urls, target.urls_from) == (("http://127.0.0.1:8080",), "argv")
+    answers.add("http://127.0.0.1:9931")
+    clock.pass_s(60)
+    (target,) = source.poll().targets
+    assert (target.urls, target.urls_from) == (("http://127.0.0.1:9931",), "socket")
+
+
 def test_sglang_with_data_and_tensor_parallel_ranks(node):
     node.proc.add(10, SGLANG)
     node.proc.add(11, "sglang::data_parallel_controller", ppid=10, pgrp=10)

@@ -118,6 +118,14 @@ def test_the_age_of_what_stands_before_a_long_end_without_stamps(running, tmp_pa
     assert signal.at_s == pytest.approx(time.time() - 120, abs=30)
 
 
+def test_an_exception_behind_what_was_not_read_has_no_place_of_an_earlier_one(running, tmp_path):
+    with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
+        log.write(b'Traceback (most recent call last):\n  File "/x/early.py", line 3, in f\nKeyError: ')
+        log.write(b"x" * (1 << 20) + b"\nRuntimeError: CUDA error: late\n")
+        (signal,) = source(running(log)).poll().signals
+    assert (signal.text, signal.where) == ("RuntimeError: CUDA error: late", None)
+
+
 def test_stamps_of_a_file_that_had_none_at_first(running, tmp_path):
     with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
         its = source(running(log))
@@ -226,6 +234,37 @@ def test_the_log_that_a_containers_runtime_keeps(running, tmp_path, monkeypatch,
     log = its.poll()
     assert log.places == (str(file),)
     assert [(s.kind, s.count) for s in log.signals] == [("kv-pool", 1), ("engine-dead", 1)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # Kubernetes cuts a long line with a prompt in it, and what follows begins as the sender of the prompt likes.
+        [
+            "{t} stdout P INFO: prompt: aaa",
+            "{t} stderr F EngineCore failed to start.",
+            "{t} stdout F CUDA error: forged",
+        ],
+        [
+            '{{"log":"INFO: prompt: aaa","stream":"stdout","time":"{t}"}}',
+            '{{"log":"EngineCore failed to start.\\n","stream":"stderr","time":"{t}"}}',
+            '{{"log":"CUDA error: forged\\n","stream":"stdout","time":"{t}"}}',
+        ],
+        [
+            '{{"log":"EngineCore failed to start.\\n","stream":"stderr","time":"{t}"}}',
+            '{{"log":"INFO: prompt: ' + "a" * 16384 + '","stream":"stdout","time":"{t}"}}',
+            '{{"log":"CUDA error: forged\\n","stream":"stdout","time":"{t}"}}',
+        ],
+    ],
+    ids=["cri", "docker", "docker-long"],
+)
+def test_what_a_containers_runtime_cut_goes_on_and_begins_no_line(running, tmp_path, lines):
+    path = f"var/lib/docker/containers/{ID}/{ID}-json.log"
+    file: Path = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"{text.format(t='2026-11-29T22:24:48.5Z')}\n" for text in lines))
+    its = source(running(subprocess.PIPE), proc=Proc(f"0::/system.slice/docker-{ID}.scope"), host=tmp_path)
+    assert [s.text for s in its.poll().signals] == ["EngineCore failed to start."]
 
 
 JOURNALCTL = """#!/bin/sh

@@ -95,6 +95,14 @@ def test_an_engine_that_ended_is_told_with_what_its_log_says_of_the_cause():
     assert said == "torch.OutOfMemoryError: CUDA out of memory., 41 s ago"
 
 
+def test_what_an_engine_survived_is_not_told_as_why_it_ended():
+    logs = logged(LogSignal("exception", Severity.WARNING, "ValueError: bad prompt", sf.AT_S + 19.0 - 3000))
+    gone = without_engine(from_s=20)
+    found = symptom("stalled", RULES, busy(60, edit=lambda frame, s: replace(gone(frame, s), logs=logs)))
+    assert found.headline == "the engine ended 40 s ago with 64 requests running"
+    assert not any("its log" in text for cause in found.causes for text in cause.speaks_for)
+
+
 def test_the_log_is_evidence_for_rules_that_there_are():
     assert set(QUOTED) <= {rule.id for rule in ALL}
 

@@ -115,6 +115,8 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
         model=model,
         host=host,
         port=count_of(options, "--port", none=DEFAULT_PORT),
+        # LLAMA_ARG_PORT may say another one, and newer releases announce 9931.
+        port_assumed="--port" not in options,
         https="--ssl-cert-file" in options,
         no_http=no_http,
         notes=("its metrics may be off: llama-server has a /metrics only with --metrics",) if off else (),

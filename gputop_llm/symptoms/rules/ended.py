@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gputop_llm.model import Frame, Target
+from gputop_llm.model import Frame, LogSignal, Target
 from gputop_llm.model.log import root_error
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Subject, Symptom
 from gputop_llm.printable import printable
@@ -17,6 +17,7 @@ from gputop_llm.symptoms.view import EngineView, NodeView
 from gputop_llm.units import size, uptime
 
 RULE = "stalled"
+_BEFORE_ITS_END_S = 60.0
 # Of the log's words in a headline; the evidence has more of them.
 _HEADLINE = 90
 
@@ -121,12 +122,20 @@ def _orphaned(subject: Subject, orphan: Target, so_s: float, running: float, lim
     )
 
 
+def _last_error(now: Frame, target_key: str, ago_s: float) -> LogSignal | None:
+    """The failure that its log told as it ended; none that it survived."""
+    log = now.log_of(target_key)
+    if log is None or log.value is None:
+        return None
+    since_s = now.at_s - ago_s - _BEFORE_ITS_END_S
+    return root_error(s for s in log.value.signals if s.at_s is not None and s.at_s >= since_s)
+
+
 def _gone(now: Frame, engine: EngineView, running: float, ago_s: float, limits: Limits) -> Symptom:
     processes = engine.target.processes if engine.target else ()
     rate, window_s = (engine.live.generation_tokens_per_s, engine.live.window_s) if engine.live else (None, None)
     how = f" with {running:.0f} requests running" if running else ", seconds after its last token"
-    log = now.log_of(engine.frame.target_key)
-    error = root_error(log.value.signals) if log is not None and log.value is not None else None
+    error = _last_error(now, engine.frame.target_key, ago_s)
     said = "" if error is None else f": {printable(error.text, _HEADLINE)}"
     return Symptom(
         id=RULE,
