@@ -18,7 +18,7 @@ from gputop_llm.capture.guards import Guards, process_trouble
 from gputop_llm.capture.kineto.traces import copy_trace
 from gputop_llm.capture.plan import PlannedRank
 from gputop_llm.capture.preflight import Refused, check_room
-from gputop_llm.capture.torch_files import name_of, take_in
+from gputop_llm.capture.torch_files import rank_facts, take_in
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.errors import GputopError
 from gputop_llm.sources.procfs import ProcFs
@@ -163,17 +163,7 @@ class EndpointTaker:
         return bool(self._sizes)
 
     def facts(self) -> dict[str, Any]:
-        ranks = [
-            {
-                "file": name_of(rank),
-                "pid": rank.pid,
-                "rank": rank.rank,
-                "reached_by": "endpoint",
-                "bytes": self._sizes.get(rank.number),
-                "whole": rank.number in self._sizes,
-            }
-            for rank in self._plan.ranks
-        ]
+        ranks = [rank_facts(rank, "endpoint", self._sizes.get(rank.number)) for rank in self._plan.ranks]
         return {"ranks": ranks, **self._facts}
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from gputop_llm.capture.kineto.daemon import ASKS_EVERY_S, WARM_UP_S, Daemon, Or
 from gputop_llm.capture.kineto_daemon_way import LONGEST_S, OPTIONS, look
 from gputop_llm.capture.plan import PlannedRank
 from gputop_llm.capture.preflight import Refused, check_room, check_ways
-from gputop_llm.capture.torch_files import name_of, take_in
+from gputop_llm.capture.torch_files import rank_facts, take_in
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.errors import GputopError
 
@@ -143,17 +143,7 @@ class DaemonTaker:
         return bool(self._sizes)
 
     def facts(self) -> dict[str, Any]:
-        ranks = [
-            {
-                "file": name_of(rank),
-                "pid": rank.pid,
-                "rank": rank.rank,
-                "reached_by": "daemon",
-                "bytes": self._sizes.get(rank.number),
-                "whole": rank.number in self._sizes,
-            }
-            for rank in self._plan.ranks
-        ]
+        ranks = [rank_facts(rank, "daemon", self._sizes.get(rank.number)) for rank in self._plan.ranks]
         return {"ranks": ranks, "asked_ms": self._asked_ms}
 
     def close(self) -> None:

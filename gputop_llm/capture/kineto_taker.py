@@ -12,7 +12,7 @@ from gputop_llm.capture.guards import Guards
 from gputop_llm.capture.kineto.talk import Agent, Wanted, reach
 from gputop_llm.capture.kineto_way import LONGEST_S, look
 from gputop_llm.capture.preflight import Refused, check_room, check_ways
-from gputop_llm.capture.torch_files import name_of, take_in
+from gputop_llm.capture.torch_files import rank_facts, take_in
 from gputop_llm.capture.way import Recorded, Setting
 from gputop_llm.errors import GputopError
 from gputop_llm.printable import printable
@@ -153,13 +153,8 @@ class KinetoTaker:
     def facts(self) -> dict[str, Any]:
         ranks = [
             {
-                "file": name_of(rank),
-                "pid": rank.pid,
-                "rank": rank.rank,
-                "reached_by": "injected",
+                **rank_facts(rank, "injected", self._sizes.get(rank.number)),
                 **agent.details,
-                "bytes": self._sizes.get(rank.number),
-                "whole": rank.number in self._sizes,
                 "torch": printable(str(agent.said.get("hello", {}).get("torch")), 60),
                 "enabling_ms": agent.number("started", "preparing_ms"),
                 "ending_ms": agent.number("ended", "ending_ms"),

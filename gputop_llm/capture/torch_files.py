@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from gputop_llm.capture.folder import CaptureFolder
 from gputop_llm.capture.kineto.traces import copy_trace
@@ -13,8 +14,19 @@ from gputop_llm.errors import GputopError
 SUFFIX = ".trace.json.gz"
 
 
-def name_of(rank: PlannedRank) -> str:
-    """The name of a rank's trace."""
+def rank_facts(rank: PlannedRank, reached_by: str, size: int | None) -> dict[str, Any]:
+    """What a bundle says of a rank: `size` is that of its trace in bytes, None where there is no whole one."""
+    return {
+        "file": _name_of(rank),
+        "pid": rank.pid,
+        "rank": rank.rank,
+        "reached_by": reached_by,
+        "bytes": size,
+        "whole": size is not None,
+    }
+
+
+def _name_of(rank: PlannedRank) -> str:
     return f"rank{rank.number}_pid{rank.pid}{SUFFIX}"
 
 
@@ -33,7 +45,7 @@ def take_in(
     Raises:
         GputopError: it is no whole trace, too large, or can't be written.
     """
-    name = name_of(rank)
+    name = _name_of(rank)
     try:
         target = folder.open_record(name)
     except OSError as error:
