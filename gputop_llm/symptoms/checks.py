@@ -53,7 +53,7 @@ def judged(
     """
     if state is State.UNKNOWN:
         return Check(rule, subject, state, needs() if callable(needs) else needs)
-    return Check(rule, subject, state, make=None if state is State.CLEAR else make, certain=certain)
+    return Check(rule, subject, state, "", None if state is State.CLEAR else make, certain)
 
 
 def over(value: float | None, limits: Limits, name: str) -> State:

@@ -75,15 +75,15 @@ class SymptomState:
         active: list[tuple[Check, _Track]] = []
         self._pending = []
         for check in checks:
-            key = (check.rule, check.subject.key)
-            seen.add(key)
-            if check.state is State.UNKNOWN:
+            key, state = (check.rule, check.subject.key), check.state
+            if state is State.UNKNOWN:
                 cant_tell.append(CantTell(check.rule, check.subject, check.needs))
             track = self._tracks.get(key)
             if track is None:
-                if check.state in (State.CLEAR, State.UNKNOWN):
+                if state is State.CLEAR or state is State.UNKNOWN:
                     continue
                 track = self._tracks[key] = _Track(check.subject)
+            seen.add(key)
             track.engines = scopes.get(check.subject.key) or track.engines
             self._step(track, check, mono_s, wall_s)
             if track.active:

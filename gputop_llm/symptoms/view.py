@@ -61,7 +61,7 @@ class GpuView:
         try:
             return self._means[key]
         except KeyError:
-            found = self._means[key] = None if self.get(name) is None else _mean(self._known(name, over_s))
+            found = self._means[key] = None if self.get(name) is None else mean_of(self._known(name, over_s))
             return found
 
     def _known(self, name: str, over_s: float) -> list[float]:
@@ -122,7 +122,7 @@ class LoadView:
         """The mean of what `read` finds; None when it is unknown now."""
         if read(self.now) is None:
             return None
-        return _mean([value for load in self.recent if (value := read(load)) is not None])
+        return mean_of([value for load in self.recent if (value := read(load)) is not None])
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class EngineView:
         """The mean of a field's known values over the newest `over_s` seconds."""
         key = (name, over_s)
         if key not in self._means:
-            self._means[key] = _mean([v for _, v in self.values(name, over_s)])
+            self._means[key] = mean_of([v for _, v in self.values(name, over_s)])
         return self._means[key]
 
     def model_subject(self, live: EngineLive) -> Subject:
@@ -371,7 +371,8 @@ def _reader(name: str) -> Callable[[Any], Any]:
     return attrgetter(name)
 
 
-def _mean(known: Sequence[float]) -> float | None:
+def mean_of(known: Sequence[float]) -> float | None:
+    """The mean of a few values, None of none; several times as fast as statistics.fmean, which rules ask too often."""
     return sum(known) / len(known) if known else None
 
 

@@ -15,7 +15,7 @@ from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.placement import unplaced
-from gputop_llm.symptoms.view import MEAN_S, GpuView, NodeView
+from gputop_llm.symptoms.view import MEAN_S, GpuView, NodeView, mean_of
 from gputop_llm.units import number, pct
 
 # NVML's names in words. "idle" and "app_clocks" are no slowdown, and belong to no rule here.
@@ -70,7 +70,7 @@ def _check(
     make: Callable[[NodeView, GpuView, _Slowdown, Limits], Symptom],
     limits: Limits,
 ) -> Check:
-    if not any(t.name in reasons for t in gpu.now.throttle or ()):
+    if not _has_one(gpu, reasons):
         needs = f"the reasons for lowered clocks ({gpu.missing('throttle')})"
         return Check(rule, gpu.subject, State.UNKNOWN, _needs(view, needs))
     state = all_in_turn(
@@ -97,6 +97,13 @@ def _make(
     return make(view, gpu, _slowdown(gpu, reasons), limits)
 
 
+def _has_one(gpu: GpuView, reasons: Sequence[str]) -> bool:
+    """Whether the driver tells of one of these reasons, in force or not."""
+    if "clock reasons" not in gpu.memo:
+        gpu.memo["clock reasons"] = {reason.name for reason in gpu.now.throttle or ()}
+    return not gpu.memo["clock reasons"].isdisjoint(reasons)
+
+
 def _below_pct(gpu: GpuView) -> float | None:
     """How far the SM clock is below its maximum, in percent."""
     clock, top = gpu.mean("sm_clock_mhz"), gpu.now.sm_clock_max_mhz
@@ -105,7 +112,7 @@ def _below_pct(gpu: GpuView) -> float | None:
 
 def _held_down(gpu: GpuView, reasons: Sequence[str], limits: Limits, name: str) -> State:
     known = [share for _, share in gpu.each(name, partial(_most, reasons)) if share is not None]
-    return over(sum(known) / len(known), limits, name)
+    return over(mean_of(known), limits, name)
 
 
 def _most(reasons: Sequence[str], gpu: Gpu) -> float | None:

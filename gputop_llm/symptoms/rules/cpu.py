@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
@@ -12,7 +11,7 @@ from gputop_llm.symptoms.checks import Check, State, any_of, judged, over
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.view import EngineView, LoadView, NodeView
+from gputop_llm.symptoms.view import EngineView, LoadView, NodeView, mean_of
 from gputop_llm.units import number, pct
 
 CPU_NOT_READ = "the CPU use of the engine's processes (they are on another host, or aren't watched)"
@@ -46,7 +45,7 @@ def cpu_throttled(view: NodeView, limits: Limits) -> Iterator[Check]:
     """The engine's CPU quota stops it, its main threads queue for a CPU, or other virtual machines take its cores."""
     rule = "cpu-throttled"
     steals = [host.steal_pct for host in view.hosts if host.steal_pct is not None]
-    steal = fmean(steals) if steals and view.host is not None and view.host.steal_pct is not None else None
+    steal = mean_of(steals) if view.host is not None and view.host.steal_pct is not None else None
     for engine in view.engines:
         if not engine.loads:
             yield Check(rule, engine.subject, State.UNKNOWN, CPU_NOT_READ)

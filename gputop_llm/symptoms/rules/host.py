@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from statistics import fmean
 from typing import NamedTuple
 
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
@@ -17,7 +16,7 @@ from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.placement import least_running, running_needs
 from gputop_llm.symptoms.rules.cpu import CPU_NOT_READ, quota_evidence, throttled_pct
 from gputop_llm.symptoms.threads import HotThread, computing, hottest, serving
-from gputop_llm.symptoms.view import EngineView, GpuView, LoadView, NodeView
+from gputop_llm.symptoms.view import EngineView, GpuView, LoadView, NodeView, mean_of
 from gputop_llm.units import number, pct
 
 
@@ -71,7 +70,7 @@ def _sm_active_pct(gpus: Sequence[GpuView]) -> tuple[float | None, bool]:
     if not exact:
         sm = [None if gpu.now.mig_enabled else gpu.mean("util_pct") for gpu in gpus]
     known = [value for value in sm if value is not None]
-    return (fmean(known) if known and len(known) == len(sm) else None), exact
+    return (mean_of(known) if len(known) == len(sm) else None), exact
 
 
 def _idle(sm_active_pct: float | None, exact: bool, limits: Limits) -> State:
@@ -93,7 +92,7 @@ def _waited_for(engine: EngineView, gpus: Sequence[GpuView], limits: Limits) -> 
         return State.RAISED
     utils = [None if gpu.now.mig_enabled else gpu.mean("util_pct") for gpu in gpus]
     known = [util for util in utils if util is not None]
-    return under(fmean(known) if known and len(known) == len(utils) else None, limits, "host-bound.spinning_util_pct")
+    return under(mean_of(known) if len(known) == len(utils) else None, limits, "host-bound.spinning_util_pct")
 
 
 def _host_needs(engine: EngineView, worst: _Suspect, limits: Limits) -> str:
