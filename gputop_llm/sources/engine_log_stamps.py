@@ -76,15 +76,21 @@ class LogClock:
 
     def __init__(self) -> None:
         self._zone_s: float | None = None
+        self._sure = False
 
     def learn(self, last: Stamp, written_s: float) -> None:
-        """Takes notice of the last stamp in the file and of when the file was written to last."""
-        if last.exact or self._zone_s is not None:
+        """Takes notice of the last stamp in the file and of when the file was written to last.
+
+        Of zones that only may be right the first one is kept until one is sure.
+        """
+        if last.exact or self._sure:
             return
         behind_s = written_s - last.as_utc_s
         quarters_s = round(behind_s / _QUARTER_S) * _QUARTER_S
         if abs(behind_s - quarters_s) <= _CLOSE_S and abs(quarters_s) <= _MAX_ZONE_S:
-            self._zone_s = -quarters_s
+            self._zone_s, self._sure = -quarters_s, True
+            return
+        if self._zone_s is not None:
             return
         # The last lines have no stamp, or it stood still for long: then it is this machine's zone, or UTC.
         zones_s = (float(time.localtime(written_s).tm_gmtoff), 0.0)

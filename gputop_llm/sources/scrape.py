@@ -246,6 +246,8 @@ class HttpReader:
             return "it refuses to answer (403)", _GIVE_KEY if self._api_key is None else "check the key's rights"
         if status == HTTPStatus.NOT_FOUND:
             return "there is no such page (404)", "check the address, and the server's --root-path"
+        if status == HTTPStatus.BAD_REQUEST:
+            return "it answers (400 Bad Request)", "a router of llama.cpp needs a model: …/metrics?model=NAME"
         if status == HTTPStatus.NOT_IMPLEMENTED:
             return "its metrics are switched off (501)", "llama-server needs --metrics"
         try:

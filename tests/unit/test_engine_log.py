@@ -111,6 +111,17 @@ def test_a_file_that_fails_takes_no_other_with_it(running, tmp_path, monkeypatch
     assert log.problem == f"{tmp_path}/out can't be read any more: Bad file descriptor"
 
 
+def test_a_zone_that_was_guessed_is_corrected_by_what_is_written_now(running, tmp_path):
+    there = -5 * 3600
+    with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
+        log.write(line("long before it stood still", time.time() + there - 100))
+        its = source(running(log))
+        its.poll()
+        log.write(line(KV, time.time() + there))
+        (signal,) = its.poll().signals
+    assert (signal.at_from, signal.at_s) == ("line", pytest.approx(time.time(), abs=30))
+
+
 def test_the_age_of_what_stands_before_a_long_end_without_stamps(running, tmp_path):
     with open(tmp_path / "vllm.log", "ab", buffering=0) as log:
         log.write(line(KV, time.time() - 120) + line("last") + b"Capturing CUDA graphs\r" * 1000)

@@ -71,6 +71,21 @@ def test_switched_off_metrics_say_how_to_switch_them_on():
         source.close()
 
 
+def test_a_router_says_that_it_needs_a_model_and_is_read_with_one():
+    def answer(exchange):
+        named = exchange.path == "/metrics?model=m"
+        exchange.reply(scrape("llamacpp-b11434-load") if named else "{}", 200 if named else 400, {})
+
+    with HttpServer({"/metrics": answer}) as server:
+        source = MetricsSource(server.url)
+        with pytest.raises(SourceError, match=r"/metrics\?model=NAME"):
+            source.poll()
+        source.close()
+        source = MetricsSource(f"{server.url}/metrics?model=m")
+        assert source.poll().series[0].running == 4
+        source.close()
+
+
 def test_its_version_is_its_build():
     pages = {"/metrics": page(scrape("llamacpp-b11434-idle")), "/props": page('{"build_info": "b11434-0"}')}
     with HttpServer(pages) as server:
