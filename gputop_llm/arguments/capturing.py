@@ -88,7 +88,7 @@ def add_capture(commands: argparse._SubParsersAction[Parser]) -> None:
     capture.add_argument("--output", metavar="DIR", help="where captures go; default: the user's data directory")
     capture.set_defaults(command="capture")
     simulated(capture)
-    live(capture)
+    live(capture, tells=False)
 
 
 def add_stacks(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -109,7 +109,7 @@ def add_stacks(commands: argparse._SubParsersAction[Parser]) -> None:
         help="sample for so long instead: functions by self and total",
     )
     stacks.set_defaults(command="stacks")
-    live(stacks)
+    live(stacks, tells=False)
 
 
 def add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -123,4 +123,4 @@ def add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     doctor.add_argument("--leftovers", action="store_true", help="find and remove what captures that crashed have left")
     doctor.add_argument("--output", action="append", metavar="DIR", help="another place that captures go to")
     doctor.set_defaults(command="doctor")
-    live(doctor)
+    live(doctor, tells=False)

@@ -11,7 +11,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     """`gputop-llm run`."""
     prepared = commands.add_parser(
         "run",
-        usage="%(prog)s -- COMMAND [ARGUMENT ...]",
+        usage="%(prog)s [--nsys] -- COMMAND [ARGUMENT ...]",
         help="start a program so that it can be recorded later",
         description="Starts a program with the recording client in it (through CUDA_INJECTION64_PATH),\n"
         "so that a capture needs no right to inject anything. The client sleeps until one asks.\n"

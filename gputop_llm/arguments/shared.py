@@ -43,8 +43,13 @@ def simulated(parser: Parser) -> None:
     group.add_argument("--engines", type=count, default=1, metavar="N", help="0 or more; default: 1")
 
 
-def live(parser: Parser) -> None:
-    """The flags of every live command, before and after its name."""
+def live(parser: Parser, tells: bool = True) -> None:
+    """The flags of every live command, before and after its name.
+
+    Args:
+        tells: whether it runs for long enough to tell somebody what is raised and cleared. The flags for that are
+            taken and then refused with the reason where it does not, and its help doesn't offer them.
+    """
     group = parser.add_argument_group("what to watch", argument_default=argparse.SUPPRESS)
     group.add_argument("--pid", help="the engine that this process belongs to")
     group.add_argument("--url", help="the engine at this address: http://HOST:PORT")
@@ -64,8 +69,9 @@ def live(parser: Parser) -> None:
     group.add_argument("--slo-tpot", dest="slo_tpot_s", metavar="SECONDS", help="so with p95 time per output token")
     group.add_argument("--params", metavar="N", help="the model's size for MBU and MFU, read whole each step: 8B")
     group.add_argument("--bytes-per-param", metavar="BYTES", help="that each takes; both win over its config.json")
-    group.add_argument("--exec", metavar="COMMAND", help="run it on raise and clear (docs/headless.md)")
-    group.add_argument("--webhook-file", metavar="FILE", help="has the URL to post to (or: GPUTOP_LLM_WEBHOOK)")
+    command, address = "run it on raise and clear (docs/headless.md)", "has the URL to post to (or: GPUTOP_LLM_WEBHOOK)"
+    group.add_argument("--exec", metavar="COMMAND", help=command if tells else argparse.SUPPRESS)
+    group.add_argument("--webhook-file", metavar="FILE", help=address if tells else argparse.SUPPRESS)
     group.add_argument("--webhook", action=NoSecret, nargs="?", help=argparse.SUPPRESS)
 
 

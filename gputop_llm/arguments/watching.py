@@ -16,7 +16,7 @@ def add_snapshot(commands: argparse._SubParsersAction[Parser]) -> None:
     snapshot.set_defaults(command="snapshot")
     snapshot.add_argument("--demo", metavar="SCENARIO", help="of a simulated node")
     simulated(snapshot)
-    live(snapshot)
+    live(snapshot, tells=False)
 
 
 def add_watch(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -59,7 +59,7 @@ def add_check(commands: argparse._SubParsersAction[Parser]) -> None:
     check.set_defaults(command="check")
     check.add_argument("--demo", metavar="SCENARIO", help="of a simulated node")
     simulated(check)
-    live(check)
+    live(check, tells=False)
 
 
 def add_gpus(commands: argparse._SubParsersAction[Parser]) -> None:
