@@ -17,11 +17,10 @@ from gputop_llm.capture.progress import Progress
 from gputop_llm.captures import CaptureRoute, Run
 from gputop_llm.commands import output
 from gputop_llm.commands.capture_wishes import of_ranks, plan_with
-from gputop_llm.commands.live import session_on, short_settings
+from gputop_llm.commands.live import session_on, several_engines, short_settings
 from gputop_llm.commands.snapshot import settled_frame
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode, GputopError, NothingFound, UsageError
-from gputop_llm.follow import describe
 from gputop_llm.model import Frame, Target
 from gputop_llm.model.finding import Verdict
 from gputop_llm.node import driver_here
@@ -122,10 +121,8 @@ def _target(frame: Frame, config: Config) -> Target:
     outcome = judge(frame, config, driver_here())
     if outcome.code is ExitCode.NOTHING_FOUND:
         raise NothingFound(outcome.sentences[0])
-    found = frame.targets.value.targets if frame.targets.value is not None else ()
-    several = [describe(one) for one in found if one.attachable is None and one.engine != "cuda"]
-    if len(several) > 1:
-        raise UsageError("cannot tell which engine to capture", "; ".join(several), "name one with --pid")
+    if several := several_engines(frame):
+        raise UsageError("cannot tell which engine to capture", several, "name one with --pid")
     raise NothingFound("cannot capture", "no engine or process on a GPU was found", "name one with --pid")
 
 

@@ -15,7 +15,7 @@ from gputop_llm.capture.doctor import Examined, examine
 from gputop_llm.capture.doctor_text import examined_lines, mapped_lines
 from gputop_llm.capture.leftovers import Leftover, Mapped
 from gputop_llm.commands import output
-from gputop_llm.commands.live import session_on, short_settings
+from gputop_llm.commands.live import session_on, several_engines, short_settings
 from gputop_llm.commands.snapshot import settled_frame
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode
@@ -67,6 +67,8 @@ def remarks_on(frame: Frame) -> Iterator[str]:
     if node is not None and node.problem is not None:
         yield node.problem
     yield from targets.notes if targets is not None else ()
+    if several := several_engines(frame):
+        yield f"several engines to choose from: {several}; name one with --pid"
     for engine in frame.engines:
         reading = engine.scrape.value
         if reading is not None:

@@ -13,8 +13,10 @@ from gputop_llm import paths
 from gputop_llm.commands import logs
 from gputop_llm.config import Config, load
 from gputop_llm.errors import UsageError
+from gputop_llm.follow import describe
 
 if TYPE_CHECKING:
+    from gputop_llm.model import Frame
     from gputop_llm.session import Session
 
 AUTO_DEMO = "no GPU and no engine was found here"
@@ -43,6 +45,13 @@ def short_settings(arguments: Namespace) -> Config:
         if flag in config.origins.values():
             raise UsageError(f"{arguments.command} takes no {flag}", "it ends too soon", "use it with watch")
     return replace(config, exec=None, webhook=None)
+
+
+def several_engines(frame: Frame) -> str:
+    """The engines to choose from, in words; nothing where there is no choice, or one was made."""
+    found = frame.targets.value.targets if frame.focused is None and frame.targets.value is not None else ()
+    several = [describe(one) for one in found if one.attachable is None and one.engine != "cuda"]
+    return "; ".join(several) if len(several) > 1 else ""
 
 
 @contextmanager

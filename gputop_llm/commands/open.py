@@ -30,7 +30,7 @@ def run(arguments: Namespace) -> int:
     ascii_only = getattr(arguments, "ascii", False)
     config = Config(ascii=True, origins={"ascii": "--ascii"}) if ascii_only else Config()
     # Before anything is read or loaded.
-    terminal.check(os.environ, config)
+    terminal.check(os.environ, config, "`gputop-llm verdict` prints the same as text")
     terminal.ensure_size()
     # Only here: the live monitor never loads NumPy.
     from gputop_llm.tui.verdict_app import run as run_app

@@ -11,7 +11,7 @@ from gputop_llm import __version__
 from gputop_llm.capture.stacks import flame, looking
 from gputop_llm.capture.stacks.looking import Seen
 from gputop_llm.commands import output
-from gputop_llm.commands.live import session_on, short_settings
+from gputop_llm.commands.live import session_on, several_engines, short_settings
 from gputop_llm.commands.snapshot import settled_frame
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode, NothingFound
@@ -57,9 +57,9 @@ def _processes(config: Config, arguments: Namespace) -> tuple[str, tuple[Seen, .
         return describe(frame.focused), looking.processes_of(frame.focused)
     if config.pid is not None:
         return f"process {config.pid}", (Seen(config.pid, _comm(config.pid), "process"),)
-    raise NothingFound(
-        "cannot read stacks", "no engine was found, or there are several to choose from", "name one with --pid"
-    )
+    if several := several_engines(frame):
+        raise NothingFound("cannot tell whose stacks to read", several, "name one with --pid")
+    raise NothingFound("cannot read stacks", "no engine was found", "name a process with --pid")
 
 
 def _comm(pid: int) -> str:

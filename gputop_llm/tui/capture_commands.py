@@ -22,7 +22,7 @@ CAPTURE_COMMANDS = (
     Command("perfetto", ("P",), "P", "Perfetto", "Save what is in view as a trace for Perfetto", "Saving", 11),
     Command("export_text", ("x",), "x", "export", "Save this screen as text", "Saving", 12),
     Command("export_svg", ("X",), "X", "export SVG", "Save this screen as an SVG picture", "Saving"),
-    Command("help", ("question_mark", "h"), "?", "help", "Show all keys and what the words mean", "Program", 9),
+    Command("help", ("question_mark", "h"), "?", "help", "Show all keys and what the words mean", "Program", 1),
     Command("suspend", ("ctrl+z",), "ctrl+z", "to shell", "Back to the shell; `fg` returns", "Program"),
     Command("quit", ("q", "ctrl+c"), "q", "quit", "Leave; while a capture is read: give up", "Program", 10),
 )  # fmt: skip

@@ -76,7 +76,7 @@ COMMANDS = (
     Command("slower", ("minus",), "-", "slower", "Look less often", "Watching", 13),
     Command("export_text", ("x",), "x", "export", "Save this screen as text", "Saving", 11),
     Command("export_svg", ("X",), "X", "export SVG", "Save this screen as an SVG picture", "Saving"),
-    Command("help", ("question_mark", "h"), "?", "help", "Show all keys and what the words mean", "Program", 5),
+    Command("help", ("question_mark", "h"), "?", "help", "Show all keys and what the words mean", "Program", 1),
     Command("palette", ("ctrl+p", "colon"), ":", "commands", "Find a command by name", "Program", 14),
     Command("suspend", ("ctrl+z",), "ctrl+z", "to shell", "Back to the shell; `fg` returns", "Program"),
     Command("quit", ("q", "ctrl+c"), "q", "quit", "Leave; what is watched runs on untouched", "Program", 7),

@@ -30,21 +30,27 @@ class Terminal:
     ascii_only: bool
 
 
-def check(env: Mapping[str, str], config: Config) -> Terminal:
+#: What a terminal that can't be drawn on is told to use in place of the monitor.
+_INSTEAD = "`gputop-llm snapshot` prints the same facts as text, `gputop-llm watch --json` as JSON"
+
+
+def check(env: Mapping[str, str], config: Config, instead: str = _INSTEAD) -> Terminal:
     """What the terminal can show.
+
+    Args:
+        instead: what can be done without one.
 
     Raises:
         UsageError: there is no terminal, or one that can't place the cursor.
     """
-    todo = "`gputop-llm snapshot` prints the same facts as text, `gputop-llm watch --json` as JSON"
     what = "cannot draw the full-screen display"
     # Textual draws on standard error, but a redirected standard output says that text is wanted.
     for name, stream in (("input", sys.__stdin__), ("output", sys.__stdout__), ("error", sys.__stderr__)):
         if stream is None or not stream.isatty():
-            raise UsageError(what, f"standard {name} is not a terminal", todo)
+            raise UsageError(what, f"standard {name} is not a terminal", instead)
     term = env.get("TERM", "")
     if term in ("", "dumb", "unknown"):
-        raise UsageError(what, f"TERM is {term!r}" if term else "TERM is not set", todo)
+        raise UsageError(what, f"TERM is {term!r}" if term else "TERM is not set", instead)
     return Terminal(colours(env), ascii_only(env, config))
 
 

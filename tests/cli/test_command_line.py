@@ -36,6 +36,19 @@ def test_help_lists_every_command_and_every_exit_code():
         assert f"{code.value} " in shown.stdout.partition("exit codes:")[2]
 
 
+@pytest.mark.parametrize("command", ["snapshot", "check", "capture", "stacks", "doctor"])
+def test_help_does_not_offer_what_the_command_refuses(capsys, command):
+    assert main([command, "--exec", "true"]) in (2, 3)
+    assert "takes no --exec" in "".join(capsys.readouterr())
+    assert main([command, "--help"]) == 0
+
+    told = capsys.readouterr().out
+
+    assert "--slo-ttft" in told
+    assert "--exec" not in told
+    assert "--webhook-file" not in told
+
+
 def test_no_line_of_any_help_is_wider_than_100_columns():
     for arguments in ([], ["snapshot"], ["watch"], ["demo"]):
         shown = run_cli(*arguments, "--help", env=environment(COLUMNS="100"))

@@ -136,7 +136,7 @@ def test_open_without_a_terminal_is_wrong_usage_and_reads_nothing():
     done = run_cli("open", "no-such-file.json")
 
     assert done.returncode == 2
-    assert "not a terminal" in done.stderr
+    assert "not a terminal; `gputop-llm verdict` prints" in done.stderr
 
 
 def test_several_traces_are_ranks_of_one_run(capsys, tmp_path):

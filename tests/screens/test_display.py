@@ -9,6 +9,10 @@ import pytest
 from textual.events import MouseScrollDown
 
 from gputop_llm.model import TargetList
+from gputop_llm.tui.capture_commands import CAPTURE_COMMANDS
+from gputop_llm.tui.commands import COMMANDS
+from gputop_llm.tui.draw import plain
+from gputop_llm.tui.panels.frame_edges import State, status_line
 from tests.support import frames
 from tests.support.screen_text import screen_lines, screen_text
 
@@ -164,6 +168,13 @@ async def test_a_click_on_the_engine_opens_it(running):
         await it.pilot.click(offset=(10, 12))
         await it.pilot.pause()
         assert it.app.screen.command == "engine"
+
+
+@pytest.mark.parametrize("commands", [COMMANDS, CAPTURE_COMMANDS])
+def test_whoever_watches_a_simulated_node_is_told_the_key_of_the_help(commands):
+    state = State("overview", 1.0, simulated="simulated: kv-pressure, seed 7", more_below=59)
+
+    assert "? help" in plain([status_line(state, 80, commands).line])
 
 
 async def test_a_click_on_a_key_of_the_status_line_is_that_key(running):
