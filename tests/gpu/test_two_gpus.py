@@ -5,8 +5,8 @@
     pytest -m gpu -n 0 tests/gpu/test_two_gpus.py
 
 About five minutes beside the server's start. The server's command may stay or return; all that is seen goes to FOLDER.
-The lab's cases need a Python with PyTorch for pytest itself. What a capture costs: `python -m benchmarks.overhead --url …
---route native`. Never run on GPUs so far.
+The lab's cases need a Python with PyTorch for pytest itself. What a capture costs is for `python -m benchmarks.overhead
+--url … --route native` to say. Never run on GPUs so far.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gputop_llm.lab import CASES
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk
 from tests.capture.native.hosting import Record
-from tests.support.cli import environment, run_cli
+from tests.support.cli import COMMAND, environment
 
 
 def gpu_count():
@@ -47,7 +47,9 @@ URL = os.environ.get("GPUTOP_TEST_TP2_URL", "http://127.0.0.1:8000")
 
 def told(name, *arguments, good=(0,)):
     """The JSON that a command of the product prints, kept in the folder of records."""
-    done = run_cli(*arguments, timeout=300)
+    done = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, env=environment(), timeout=300, check=False
+    )
     folder = Path(os.environ["GPUTOP_TEST_RECORDS"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(done.stdout)
