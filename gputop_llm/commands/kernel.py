@@ -29,6 +29,8 @@ from gputop_llm.printable import printable
 from gputop_llm.report import verdict_json, verdict_text
 from gputop_llm.report.jsonform import plain
 from gputop_llm.report.verdict_words import figure
+from gputop_llm.sources import vllm_argv
+from gputop_llm.sources.engines import ENGINES
 
 SCHEMA = "gputop-llm/kernel/1"
 #: Of kernels that were timed, or changed.
@@ -61,6 +63,7 @@ def run(arguments: Namespace) -> int:
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise UsageError("kernel needs a command", todo="gputop-llm kernel -k NAME -- ./bench")
+    _refuse_ranks(argv)
     try:
         re.compile(arguments.kernel or "")
     except re.error as error:
@@ -80,6 +83,18 @@ def run(arguments: Namespace) -> int:
         _print(result, (), arguments.json, once=True)
         return result.code
     return _watch(bench, Saved([Path(name) for name in arguments.watch]), arguments.json)
+
+
+def _refuse_ranks(argv: Sequence[str]) -> None:
+    """An engine that works in several ranks isn't profiled: ncu would hold one of them for its replays."""
+    launches = (vllm_argv.read_launch(argv), *(engine.launch(argv) for engine in ENGINES.values()))
+    ranks = max((one.tensor_parallel * one.pipeline_parallel for one in launches if one is not None), default=1)
+    if ranks > 1:
+        raise UsageError(
+            f"kernel doesn't profile an engine of {ranks} ranks",
+            "while one is held for a replay the others wait in their next collective, and may time out",
+            "capture it, then `gputop-llm rerun CAPTURE`: its hot kernels in a process of their own",
+        )
 
 
 def _watch(bench: _Bench, saved: Saved, as_json: bool) -> int:

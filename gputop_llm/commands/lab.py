@@ -70,6 +70,8 @@ def _listing() -> str:
     lines = []
     for case in CASES.values():
         lines += [f"{case.name:{width}}  {case.cause}", f"{'':{width}}  --fixed: {case.remedy}"]
+        if case.gpus > 1:
+            lines.append(f"{'':{width}}  on GPUs it needs {case.gpus}")
         if case.not_on_cpu:
             lines.append(f"{'':{width}}  needs a GPU: {case.not_on_cpu}")
     return "\n".join(lines) + "\n"
@@ -80,11 +82,14 @@ def _device(case: Case, asked: str | None) -> str:
         raise UsageError(f"{case.name} can't run on a CPU", case.not_on_cpu)
     if importlib.util.find_spec("torch") is None:
         raise GputopError("cannot run a case of the lab", "this Python has no PyTorch", "pip install 'gputop-llm[lab]'")
-    from gputop_llm.lab.serving import has_gpu
+    from gputop_llm.lab.serving import gpu_count
 
-    device = asked or ("cuda" if has_gpu() else "cpu")
-    if device == "cuda" and not has_gpu():
-        raise UsageError(f"{case.name} can't run on a GPU here", "PyTorch finds none")
+    count = gpu_count()
+    device = asked or ("cuda" if count else "cpu")
+    if device == "cuda" and count < case.gpus:
+        raise UsageError(
+            f"{case.name} can't run on a GPU here", f"it needs {case.gpus}, and PyTorch finds {count or 'none'}"
+        )
     if device == "cpu" and case.not_on_cpu:
         raise UsageError(f"{case.name} needs a GPU, and PyTorch finds none", case.not_on_cpu)
     return device

@@ -9,6 +9,7 @@ from gputop_llm.errors import UsageError
 from gputop_llm.lab.case import Case
 from gputop_llm.lab.cases import (
     allocator,
+    allreduce_exposed,
     fp32_gemm,
     gil_thread,
     host_starved,
@@ -16,6 +17,7 @@ from gputop_llm.lab.cases import (
     moe_padding,
     pageable_copies,
     prefill_blocks,
+    rank_straggler,
     sampler_tail,
     small_grid,
     tail_wave,
@@ -41,6 +43,8 @@ CASES: dict[str, Case] = {
         sampler_tail,
         moe_padding,
         unfused_norm,
+        allreduce_exposed,
+        rank_straggler,
     )
 }
 

@@ -76,6 +76,7 @@ class Case:
         truth: what a diagnosis must say.
         build: the workload on a device ("cuda" or "cpu"), without its cause if `fixed`; imports torch.
         not_on_cpu: why it can't run without a GPU; empty where it can.
+        gpus: how many it needs, where it runs on GPUs.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Case:
     truth: Truth
     build: Callable[[str, bool], Workload]
     not_on_cpu: str = ""
+    gpus: int = 1
 
     @property
     def devices(self) -> tuple[str, ...]:

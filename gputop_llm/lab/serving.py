@@ -47,11 +47,11 @@ def range_name(prefilling: int, prompt_tokens: int, decoding: int) -> str:
     return f"execute_context_{prefilling}({prompt_tokens})_generation_{decoding}({decoding})"
 
 
-def has_gpu() -> bool:
-    """Whether PyTorch can use a GPU here."""
+def gpu_count() -> int:
+    """How many GPUs PyTorch can use here."""
     import torch
 
-    return bool(torch.cuda.is_available())
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
 def serve(workload: Workload, device: str, page: Page, seconds: float, stopped: Callable[[], bool]) -> Served:

@@ -174,14 +174,15 @@ def findings(result: Communication, context: Context) -> list[Finding]:
     if not result.devices:
         return []
     found = []
+    late = _straggler(result.skew, result.devices[0].window_ns, context) if result.skew else None
     worst = max(result.devices, key=lambda c: c.exposed_pct)
     if worst.exposed_pct >= _WORTH_PCT:
-        found.append(_exposed(worst, result, context))
+        found.append(_exposed(worst, result, context, late))
     else:
         most = max(result.devices, key=lambda c: c.comm_ns)
         if most.pct(most.comm_ns) >= _NOTE_PCT:
             found.append(_hidden(most, result, context))
-    if result.skew and (late := _straggler(result.skew, result.devices[0].window_ns, context)):
+    if late is not None:
         found.append(late)
     return found
 
@@ -214,13 +215,16 @@ def _skew_facts(skew: Skew | None, context: Context) -> tuple[Fact, ...]:
     return (us("arrival skew, median", middle, formula, f"{skew.collectives:,} shared collectives", text),)
 
 
-def _exposed(comm: Comm, result: Communication, context: Context) -> Finding:
+def _exposed(comm: Comm, result: Communication, context: Context, late: Finding | None) -> Finding:
     pct = comm.exposed_pct
+    # Where most of it is waiting for one rank, that rank is the finding, and this its consequence.
+    waiting = late is not None and 2.0 * (late.recoverable_pct or 0.0) >= pct
     return Finding(
         id="comm-exposed",
-        weight=Weight.SEVERE if pct >= _SEVERE_PCT else Weight.FINDING,
+        weight=Weight.NOTE if waiting else Weight.SEVERE if pct >= _SEVERE_PCT else Weight.FINDING,
         headline=f"Exposed communication: {share(pct)} of the window is spent in collectives with no compute beside "
-        f"({span(comm.exposed_ns)} of {span(comm.comm_ns)})",
+        f"({span(comm.exposed_ns)} of {span(comm.comm_ns)})"
+        + (f", most of it waiting for {late.subject}" if waiting and late else ""),
         facts=_facts(comm, result, context),
         cause="collectives run while the device computes nothing: it moves data, or waits for ranks that are late",
         advice=(

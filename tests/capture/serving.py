@@ -2,8 +2,8 @@
 
 Run as `python serving.py SOCKET BEHAVIOUR`; writes its port as a line. The client listens on SOCKET as the real one
 does in a process that was started for it. Behaviours: see `BEHAVIOURS`.
-With FAKE_CUPTI in the environment that library is loaded, and each token is a step that it can record; with FAKE_CUDA
-all libraries of that folder.
+With FAKE_CUPTI in the environment that library is loaded, and each token is a step that it can record; with FAKE_RANK
+("DEVICE LATE_US") these are steps of a tensor-parallel rank. With FAKE_CUDA all libraries of that folder are loaded.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def make_tokens():
     if library := os.environ.get("FAKE_CUPTI"):
         ctypes.CDLL(str(Path(library).with_name("libcuda.so.1")))
         cupti = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+    rank = [int(word) for word in os.environ.get("FAKE_RANK", "").split()]
     while True:
         time.sleep(0.01)
         if cupti is not None:
-            cupti.fake_steps(0, 1)
+            cupti.fake_rank_steps(*rank) if rank else cupti.fake_steps(0, 1)
         if not State.still:
             State.tokens += 32
             State.steps += 1

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from gputop_llm.capture import run as run_module
 from gputop_llm.capture.plan import Plan, make_plan
@@ -49,11 +50,16 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(sockets: Path, behaviour: str = "good", cupti: Path | None = None) -> Iterator[Serving]:
+def serving(
+    sockets: Path,
+    behaviour: str = "good",
+    cupti: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Serving]:
     """A target, killed in the end; with a `cupti` it has no client yet."""
     process = subprocess.Popen(
         [sys.executable, str(SERVING), str(sockets / ("PID.sock" if cupti is None else "not-PID.sock")), behaviour],
-        env=os.environ if cupti is None else {**os.environ, "FAKE_CUPTI": str(cupti)},
+        env={**os.environ, **({} if cupti is None else {"FAKE_CUPTI": str(cupti)}), **environment},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -14,24 +13,8 @@ import pytest
 from gputop_llm.capture.inject import mapped_clients
 from gputop_llm.capture.lock import held_by
 from gputop_llm.timeline.read import read_capture
-from tests.capture.native.hosting import built
 from tests.capture.support import capture, kill, last_of, plan_for, processes_of, reach_stage, serving
 from tests.support.real_processes import until
-
-
-@pytest.fixture(scope="session")
-def native(tmp_path_factory):
-    """The client and the stand-in for CUPTI."""
-    base = tmp_path_factory.getbasetemp()
-    return built((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "native")
-
-
-@pytest.fixture
-def unprepared(native, tmp_path, monkeypatch):
-    """Starts targets without a client."""
-    monkeypatch.setenv("GPUTOP_TEST_LIBRARY", str(native.client))
-    with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(serving(tmp_path, cupti=native.cupti))
 
 
 def test_a_window_is_injected_recorded_and_judged(unprepared, captures):

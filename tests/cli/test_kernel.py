@@ -208,3 +208,23 @@ def runs(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        (["vllm", "serve", "m", "--tensor-parallel-size", "2"], 2),
+        (["vllm", "serve", "m", "-tp", "2", "-pp", "2"], 4),
+        (["python", "-m", "sglang.launch_server", "--model-path", "m", "--tp", "2"], 2),
+    ],
+)
+def test_an_engine_of_several_ranks_is_refused_with_the_reason(capsys, ncu, command, ranks):
+    code = main(["kernel", "-k", "gemm", "--", *command])
+
+    told = capsys.readouterr().err
+    assert code == 2
+    assert told.startswith(
+        f"kernel doesn't profile an engine of {ranks} ranks: while one is held for a replay the others"
+    )
+    assert "gputop-llm rerun" in told
+    assert ncu.calls() == []

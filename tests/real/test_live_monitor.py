@@ -17,7 +17,9 @@ from gputop_llm.config import Config
 from gputop_llm.model.symptom import Severity
 from gputop_llm.node import real_sources
 from gputop_llm.session import Session
+from tests.real import test_symptoms as symptoms
 from tests.real.load import run_load
+from tests.support.cli import run_cli
 
 pytestmark = pytest.mark.real
 
@@ -79,6 +81,23 @@ def test_tensor_parallel_is_one_target_with_its_workers_by_rank(vllm_tp2):
     assert target.urls == (vllm_tp2.url,)
     assert target.version is not None
     assert target.version.startswith("0.32")
+
+
+def test_a_stopped_rank_is_a_standstill_and_both_stacks_are_read_side_by_side(vllm_tp2):
+    workers = {line.split()[0]: pid for pid, line in vllm_tp2.pids().items() if line.startswith("VLLM::Worker")}
+    first, second = (workers[title] for title in sorted(workers))
+    with symptoms.watching(vllm_tp2) as session, symptoms.load(vllm_tp2, max_tokens=200, requests=60, concurrency=8):
+        symptoms.wait_for(lambda: symptoms.flowing(session), "tokens are flowing")
+        os.kill(second, signal.SIGSTOP)
+        try:
+            stalled = symptoms.wait_for(lambda: symptoms.raised(session, "stalled"), "stalled", session)
+            done = run_cli("stacks", "--json", "--pid", str(vllm_tp2.root_pid))
+        finally:
+            os.kill(second, signal.SIGCONT)
+    assert f"worker {second} (TP1) is stopped (state T)" in stalled.headline
+    read = {one["pid"]: one["threads"] for one in json.loads(done.stdout)["stacks"]["processes"]}
+    assert read[first]
+    assert read[second]
 
 
 def test_data_parallel_is_one_target_with_both_engines_and_both_api_servers(vllm_dp2):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputop_llm.model.finding import Weight
 from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.model import Device, Kind, Origin, Process, Timeline
 from gputop_llm.verdict import comm, streams
@@ -88,6 +89,15 @@ def test_the_rank_that_comes_last_is_the_straggler():
     late = comm.findings(result, context)[-1]
     assert (late.id, late.subject) == ("rank-straggler", "GPU 2")
     assert late.recoverable_pct == pytest.approx(100 * (40_000 + 39_800 + 39_900) / 3 / 200_000)
+
+
+def test_where_exposed_communication_is_mostly_waiting_for_one_rank_that_rank_is_the_finding():
+    waiting, straggler = comm.findings(comm.analyse(late := _late([[0, 2_000]] * 20)), late)
+    assert (straggler.id, straggler.weight) == ("rank-straggler", Weight.FINDING)
+    assert (waiting.id, waiting.weight) == ("comm-exposed", Weight.NOTE)
+    assert waiting.headline.endswith(", most of it waiting for GPU 1")
+    transfer, _ = comm.findings(comm.analyse(late := _late([[0, 600]] * 20, takes=5_000)), late)
+    assert (transfer.id, transfer.weight) == ("comm-exposed", Weight.SEVERE)
 
 
 def test_ranks_that_take_turns_in_being_late_have_no_straggler():

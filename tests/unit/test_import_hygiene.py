@@ -24,6 +24,7 @@ MAY_SPAWN = {
     "commands/nsys_shim.py",
     "capture/process.py",
     "demo/simulator.py",
+    "lab/ranks.py",
     "ncu/child.py",
     "notify/command.py",
     "sources/engine_log_journal.py",

@@ -16,7 +16,7 @@ from gputop_llm.lab.case import NEVER
 from gputop_llm.lab.page import Histogram, Page
 from gputop_llm.lab.serving import range_name
 from gputop_llm.ncu.bound import MEMORY_KINDS
-from gputop_llm.sources.engines.lab import read_launch
+from gputop_llm.sources.engines.lab import read_launch, read_role
 from gputop_llm.symptoms.catalogue import RULES
 from gputop_llm.verdict.step_marks import Phase, phase_of
 from tests.support.captures import read_page
@@ -152,6 +152,12 @@ def test_its_ranges_tell_a_verdict_the_phase_of_a_step(step, phase):
 def test_a_case_is_found_by_its_command_line(line, model, url):
     launch = read_launch(line.split())
     assert (launch.model, launch.urls) == (model, (url,))
+
+
+def test_the_other_rank_of_a_case_is_its_worker():
+    line = "python -m gputop_llm.lab.other_rank gputop_llm.lab.cases.rank_straggler cuda cause 41234"
+    assert read_role("", line.split()) == ("worker", "TP1")
+    assert read_launch(line.split()) is None
 
 
 @pytest.mark.parametrize("line", ["gputop-llm lab list", "gputop-llm watch --json", "python lab run x", "lab run x"])

@@ -183,6 +183,15 @@ def test_a_stopped_process_is_named(letter):
     assert any("kill -CONT" in a.text for a in found.advice)
 
 
+def test_of_a_stopped_rank_it_is_told_that_the_other_one_spins_in_their_collective():
+    load = {641: {"state": falls("R", "T"), "cpu_pct": falls(50.0, 0.0)}}
+    frames = busy(40, gpus=2, counters=still(), gpu=SPINNING, each_gpu={1: IDLE}, load=load)
+    found = symptom("stalled", RULES, frames)
+    assert found.headline.endswith("worker 641 (TP1) is stopped (state T), GPU 0 spins")
+    assert ["stopped: by SIGSTOP" in found.causes[0].text, "collective" in found.causes[1].text] == [True, True]
+    assert "GPU 1 idle while others spin" in found.causes[1].speaks_for
+
+
 def test_a_stopped_process_is_a_standstill_though_the_gauge_of_the_last_step_said_that_nothing_ran():
     frames = busy(40, counters=still(), live={"running": 0.0}, load={sf.CORE: {"state": falls("S", "T")}})
     assert raised_at("stalled", RULES, frames) == FROM + 11

@@ -10,6 +10,7 @@ from gputop_llm.sources.launch import Launch, count_of, last_name, options_of, w
 
 NAME = "lab"
 DEFAULT_PORT = 8010
+_OTHER_RANK = "gputop_llm.lab.other_rank"
 
 
 def read_launch(argv: Sequence[str]) -> Launch | None:
@@ -32,7 +33,9 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
 
 
 def read_role(_title: str, argv: Sequence[str]) -> tuple[str, str | None] | None:
-    """One process does all of it: it launches the kernels, too."""
+    """The process that serves also launches kernels; in cases of tensor parallelism a second one only does that."""
+    if without_python(argv)[0] == _OTHER_RANK:
+        return "worker", "TP1"
     return None if read_launch(argv) is None else ("engine-core", None)
 
 

@@ -146,16 +146,18 @@ def _clause(
     if dead:
         return dead[0] + (f" (and {len(dead) - 1} more)" if len(dead) > 1 else "")
     if stopped:
-        return f"{stopped[0]} is stopped (state T)" + (f", {len(stopped) - 1} more" if len(stopped) > 1 else "")
+        more = f", {len(stopped) - 1} more" if len(stopped) > 1 else ""
+        # Of one GPU it says nothing more; of several, that the others wait for it in a collective.
+        waits = bool(gpus.spinning) and len(engine.gpus) > 1
+        return f"{stopped[0]} is stopped (state T){more}" + (f", {_spin(gpus.spinning)}" if waits else "")
     if hung:
         return "the API server hangs, the engine idles"
     if gpus.spinning and gpus.idle:
         late = gpus.idle[0]
         rank = rank_on(engine, late)
-        return f"{late.subject.label}{f' ({rank})' if rank else ''} idles, {gpu_names(gpus.spinning)} spin"
+        return f"{late.subject.label}{f' ({rank})' if rank else ''} idles, {_spin(gpus.spinning)}"
     if gpus.spinning:
-        verb = "spins" if len(gpus.spinning) == 1 else "spin"
-        return f"{gpu_names(gpus.spinning)} {verb} at {_mean(gpus.spinning)}{_power(gpus.spinning)}"
+        return f"{_spin(gpus.spinning)} at {_mean(gpus.spinning)}{_power(gpus.spinning)}"
     if gpus.all_idle:
         host = "its processes wait" if idle_host else f"{hot.label} loops" if looping and hot else "a deadlock?"
         return f"{gpu_names(gpus.known)} idle at {_mean(gpus.known)}, {host}"
@@ -164,6 +166,10 @@ def _clause(
     if idle_host:
         return "its processes wait: a deadlock"
     return f"{hot.label} loops" if looping and hot else "what it hangs in can't be told without GPU utilisation"
+
+
+def _spin(gpus: Sequence[GpuView]) -> str:
+    return f"{gpu_names(gpus)} {'spins' if len(gpus) == 1 else 'spin'}"
 
 
 def _mean(gpus: Sequence[GpuView]) -> str:

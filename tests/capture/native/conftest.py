@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
 import pytest
 
-from tests.capture.native.hosting import Host, Line, built, hosting
-
-
-@pytest.fixture(scope="session")
-def native(tmp_path_factory):
-    """The libraries and programs; one folder for all workers of a test run."""
-    base = tmp_path_factory.getbasetemp()
-    return built((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "native")
+from tests.capture.native.hosting import Host, Line, hosting
 
 
 @pytest.fixture

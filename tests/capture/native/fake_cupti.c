@@ -413,6 +413,30 @@ EXPORT void fake_steps(int at, int count)
         step(at);
 }
 
+/* The steps of a rank that have passed since the last call: a product, then an all-reduce that ends for all at once. They
+ * lie on a grid of the wall clock, so that those of several processes fit together; a late rank multiplies for longer. */
+EXPORT void fake_rank_steps(int device, int late_us)
+{
+    enum { PERIOD_NS = 5000000, PRODUCT_NS = 2000000, ENDS_NS = 4500000 };
+    static uint64_t next;
+    uint64_t now = now_ns();
+    if (!next)
+        next = now / PERIOD_NS;
+    for (; (next + 1) * PERIOD_NS <= now; next++) {
+        uint64_t begins = next * PERIOD_NS, arrives = begins + PRODUCT_NS + 1000ull * (unsigned)late_us;
+        struct kernel kernel = {.kind = 10, .start = begins, .end = arrives, .device = (uint32_t)device, .context = 1,
+                                .stream = 7, .grid = {132, 1, 1}, .block = {256, 1, 1}, .correlation = ++correlations,
+                                .name = "nvjet_tst_64x64_64x16_4x1_v_bz_TNT"};
+        put(0, &kernel, sizeof kernel);
+        kernel.start = arrives;
+        kernel.end = begins + ENDS_NS;
+        kernel.grid[0] = 24;
+        kernel.correlation = ++correlations;
+        kernel.name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+        put(0, &kernel, sizeof kernel);
+    }
+}
+
 static atomic_bool working;
 static pthread_t workers[STREAMS];
 static int worker_count;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,16 @@ def test_ranks_that_all_stand_at_the_same_place_are_said_to(python):
 
     assert report.headline.startswith("all 2 stand at the same place: ")
     assert report.headline.endswith("and did not move between two looks")
+
+
+def test_a_rank_that_is_stopped_is_shown_beside_the_one_that_waits_for_it(python):
+    pids = [python(RANK, "waits"), python(RANK, "hangs")]
+    os.kill(pids[1], signal.SIGSTOP)
+    report = looking.report("two ranks", ranks(*pids))
+
+    assert [variant.labels for variant in main_thread(report).variants] == [("TP0",), ("TP1",)]
+    assert "TP1 in load_weights (<string>:" in report.headline
+    assert state(pids[1]) == "T"
 
 
 def test_a_busy_interpreter_is_read_without_stopping_it(python):
