@@ -98,7 +98,8 @@ def add_stacks(commands: argparse._SubParsersAction[Parser]) -> None:
         help="the Python stacks of every rank side by side: who stands elsewhere",
         description="Reads the Python stacks of all processes of the running engine from outside, without stopping\n"
         "them, and says what is the same and who differs. docs/stacks.md explains it.",
-        epilog="exit codes: 0 read; 1 none could be read; 2 wrong usage; 3 no target; 4 some could not be read",
+        epilog="exit codes: 0 read; 1 none could be read; 2 wrong usage; 3 no target;\n"
+        "4 some could not be read; 130 Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     stacks.add_argument("--json", action="store_true", help="JSON instead of text (docs/stacks.md)")

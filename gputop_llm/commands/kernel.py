@@ -163,8 +163,13 @@ class _Bench:
 
     def _timed(self, why: str) -> _Result:
         output.complain([why, "times only, by windows of our own client in the program (no counters, no replays)"])
-        self._report.parent.mkdir(parents=True, exist_ok=True)
         log = self._report.with_suffix(".log")
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.touch()
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise GputopError(f"cannot write {log}", why, "name a place with --output") from error
         found, code = time_kernels(self._order.argv, log, self._order.within_s)
         if code != 0:
             output.complain([f"the program {'took too long' if code is None else f'ended with code {code}'}"])

@@ -53,7 +53,7 @@ def run(
         KeyboardInterrupt: Ctrl-C, `cancelled`, or a signal that would end this process; all of it is ended by then.
     """
     began = time.monotonic()
-    with _ended_by_signals():
+    with ended_by_signals():
         try:
             process = subprocess.Popen(
                 argv,
@@ -133,8 +133,8 @@ def _alive(pid: int) -> bool:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """What would end this process at once ends the tool first: it is a session of its own, and would go on."""
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end what runs as Ctrl-C does: a tool is a session of its own, and would go on."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -111,7 +111,10 @@ class Job:
         told: Callable[[str], None],
         cancelled: Callable[[], bool],
     ) -> Finished:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise GputopError(f"cannot write below {self.folder}", error.strerror or str(error)) from error
         write_whole(self.script, self.text)
         variables = environment(self.gpu)
         watched = self.gpu.serving or bool(samples())

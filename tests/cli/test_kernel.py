@@ -125,6 +125,18 @@ def test_without_counters_the_programs_kernels_are_timed(capsys, ncu, monkeypatc
     assert "norm" not in out
 
 
+@pytest.mark.parametrize("finds_ncu", [True, False])
+def test_a_report_that_has_no_place_is_one_sentence(capsys, ncu, monkeypatch, finds_ncu):
+    if not finds_ncu:
+        (ncu.folder / "ncu").unlink()
+        monkeypatch.setattr("gputop_llm.ncu.tool._PLACES", ())
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    code = main(["kernel", "--output", "/proc/none/r", "--", "true"])
+
+    assert code == 1
+    assert "cannot write /proc/none/r" in capsys.readouterr().err.splitlines()[-1]
+
+
 class Watched:
     """A watch loop whose output is read as it comes."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from gputop_llm.capture.stacks.looking import Seen
 from gputop_llm.capture.stacks.refused import situation, unreadable, zombie
 from gputop_llm.errors import GputopError
 from gputop_llm.model.stacks import Flame, FlameRow, FlameThread, Unreadable
+from gputop_llm.ncu.child import ended_by_signals
 
 RATE_HZ = 50
 #: Beyond its time: it reads symbols first, and falls behind on a busy node.
@@ -32,19 +34,26 @@ def record(processes: Sequence[Seen], seconds: float, rate_hz: int = RATE_HZ) ->
 
     Raises:
         GputopError: py-spy isn't there.
+        KeyboardInterrupt: Ctrl-C, or what else ends this process; nothing is sampled any more by then.
     """
-    with ThreadPoolExecutor(len(processes)) as pool:
-        return tuple(pool.map(lambda one: _recorded(one, seconds, rate_hz), processes))
+    ended = threading.Event()
+    with ended_by_signals(), ThreadPoolExecutor(len(processes)) as pool:
+        try:
+            return tuple(pool.map(lambda one: _recorded(one, seconds, rate_hz, ended.is_set), processes))
+        except BaseException:
+            # The pool waits for its threads.
+            ended.set()
+            raise
 
 
-def _recorded(seen: Seen, seconds: float, rate_hz: int) -> Flame:
+def _recorded(seen: Seen, seconds: float, rate_hz: int, unwanted: Callable[[], bool]) -> Flame:
     empty = Flame(seen.pid, seen.title, seen.rank, seconds, rate_hz)
     if (ended := zombie(seen.pid)) is not None:
         return replace(empty, unreadable=ended)
     recording = pyspy.Recording(_MOST_BYTES)
     try:
         argv = recording.argv(seen.pid, seconds, rate_hz, "raw", idle=False)
-        done = process.ran(argv, seconds + _LATE_S, pass_fds=[recording.fd])
+        done = process.ran(argv, seconds + _LATE_S, unwanted=unwanted, pass_fds=[recording.fd])
         if done.code != 0:
             said = done.err.decode("utf-8", "replace")
             return replace(empty, unreadable=unreadable(said, done.code is not None, situation(seen.pid)))

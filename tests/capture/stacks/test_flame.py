@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
+
 import pytest
 
 from gputop_llm.capture.stacks import flame
 from gputop_llm.capture.stacks.looking import Seen
-from gputop_llm.cli import main
+from gputop_llm.cli import INTERRUPTED, main
 from tests.capture.stacks.conftest import BUSY
+from tests.support.cli import start_cli
+
+DEADLINE_S = 60.0
 
 RAW = """\
 thread (7): MainThread;run (a.py:1);step (a.py:9);launch (b.py:4) 6
@@ -49,6 +56,26 @@ def test_a_busy_process_is_recorded_while_it_runs(python):
     assert busiest.name.startswith("MainThread")
     assert busiest.rows[0].function == "spin"
     assert busiest.rows[0].self_pct > 50.0
+
+
+def sampler_of(pid):
+    """The command lines of what samples the process."""
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if f"record --pid {pid} " in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_command_ends_the_sampling(python, number):
+    pid = python(BUSY)
+    running = start_cli("stacks", "--pid", str(pid), "--period", "0.25", "--record", "600")
+    until = time.monotonic() + DEADLINE_S
+    while not sampler_of(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    running.send_signal(number)
+    out, err = running.communicate(timeout=DEADLINE_S)
+
+    assert (running.returncode, out, err) == (INTERRUPTED, "", "")
+    assert sampler_of(pid) == []
 
 
 def test_the_command_shows_the_table(python, capsys):
