@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -30,6 +31,7 @@ from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk
 from tests.capture.native.hosting import Record
 from tests.support.cli import COMMAND, environment
+from tests.support.environment import ORIGINAL
 
 
 def gpu_count():
@@ -58,12 +60,13 @@ def told(name, *arguments, good=(0,)):
     return json.loads(done.stdout)
 
 
-def answers(url):
+def page(url):
+    """The metrics page; empty where none answers."""
     try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as page:
-            return page.status == 200
+        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+            return answer.read().decode()
     except OSError:
-        return False
+        return ""
 
 
 def wait_until(check, what, within_s=600.0):
@@ -78,13 +81,15 @@ def ranks():
     """The two workers of the engine under load, as the product lists them."""
     if "GPUTOP_TEST_TP2" not in os.environ:
         pytest.skip("GPUTOP_TEST_TP2 starts no engine")
-    server = subprocess.Popen(shlex.split(os.environ["GPUTOP_TEST_TP2"]), start_new_session=True)
+    server = subprocess.Popen(shlex.split(os.environ["GPUTOP_TEST_TP2"]), env=ORIGINAL, start_new_session=True)
     load = root = None
     try:
-        wait_until(lambda: answers(URL) or server.poll() not in (None, 0), "the engine serves")
-        load = subprocess.Popen(shlex.split(os.environ["GPUTOP_TEST_LOAD"]), stdout=subprocess.DEVNULL)
+        wait_until(lambda: page(URL) or server.poll() not in (None, 0), "the engine serves")
+        assert page(URL), "the engine has ended before it served"
         (target,) = told("snapshot", "snapshot", "--json", "--url", URL)["targets"]
         root = target["root_pid"]
+        load = subprocess.Popen(shlex.split(os.environ["GPUTOP_TEST_LOAD"]), stdout=subprocess.DEVNULL)
+        wait_until(lambda: re.search(r"vllm:num_requests_running\{.*\} [1-9]", page(URL)), "requests run", 60.0)
         yield [one for one in target["processes"] if one["rank"] in ("TP0", "TP1")]
     finally:
         if load is not None:
@@ -153,7 +158,7 @@ def test_the_lab_s_cases_of_two_ranks_are_named_and_their_twins_are_not(name, fi
     case = subprocess.Popen([*command, "--port", str(port), "--seconds", "300"], env=environment())
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until(lambda: answers(url), "the case serves", 120.0)
+        wait_until(lambda: page(url), "the case serves", 120.0)
         how = ("--yes", "--json", "--url", url, "--seconds", "1", "--route", "native")
         found = told(f"{name}.{'fixed' if fixed else 'cause'}", "capture", *how, good=(0, 4))["verdict"]
     finally:
