@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> int:
             if ended.outcome == "cancelled":
                 raise KeyboardInterrupt
             raise GputopError(ended.what, ended.why, ended.todo)
-        return printed(plan, ended, arguments.json)
+        return printed(plan, ended, arguments)
 
 
 @contextmanager
@@ -185,8 +185,10 @@ def _progress_line() -> Iterator[Any]:
             stream.flush()
 
 
-def printed(plan: Plan, ended: Progress, as_json: bool) -> int:
+def printed(plan: Plan, ended: Progress, arguments: Namespace) -> int:
     """Prints the verdict of one that left a record; returns 0 when it is whole and could be judged, else 4.
+
+    Where it lies is told of a real one only: that of a simulated node goes with the node.
 
     Raises:
         GputopError: it can't be read, or not printed.
@@ -198,19 +200,19 @@ def printed(plan: Plan, ended: Progress, as_json: bool) -> int:
     assert ended.path is not None
     if ended.outcome != "done":
         output.complain([GputopError(ended.what, ended.why, ended.todo).sentence()])
-    if not as_json:
+    if not arguments.json and arguments.demo is None:
         output.complain([f"kept in {ended.path}"])
     if (failed := ended.details.get("bundle_error")) is not None:
         output.complain([f"it holds no verdict: {failed}"])
     taken = bundle.read(Path(ended.path))
     output.complain(taken.notes)
     verdict = verdict_of(taken.verdict) or _judged(taken)
-    if as_json:
+    if arguments.json:
         told = {
             "schema": SCHEMA,
             "version": __version__,
             "outcome": ended.outcome,
-            "path": ended.path,
+            "path": ended.path if arguments.demo is None else None,
             "why": ended.why or None,
             "details": plain(dict(ended.details)),
             "plan": plain(plan_json(plan)),

@@ -146,7 +146,7 @@ class _Waiting:
         armed.took(ended.records_bytes)
         _tell(f"captured ({armed.taken} of {armed.budget.captures}): {ended.path}")
         try:
-            self._code = max(self._code, printed(plan, ended, self._arguments.json))
+            self._code = max(self._code, printed(plan, ended, self._arguments))
         except (GputopError, BrokenPipeError) as failure:
             # Whoever would have read it may be gone; the record is not.
             self._code = ExitCode.PARTIAL
