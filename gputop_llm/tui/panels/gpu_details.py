@@ -76,6 +76,7 @@ SECTIONS: tuple[tuple[str, tuple[Field, ...]], ...] = (
             Field("mem_used_bytes", "used", size),
             Field("mem_total_bytes", "total", size),
             Field("mem_used_pct", "used share", pct),
+            Field("mem_free_bytes", "free", size),
             Field("mem_source", "kind", _memory_kind),
             Field("mem_bus_width_bits", "bus width", lambda v: f"{v} bits"),
         ),
