@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from gputop_llm.tui.panels.capture_words import ended_lines
 from tests.support.bundles import capture_folder
 
 PLAN = Plan("vllm m", "k", "vllm", (), 0.5, 1, "/x", "x", 0.0)
+AS_TEXT = Namespace(json=False, demo=None)
 FAILURE = "cannot read the record: reading it was cancelled"
 
 
@@ -29,7 +31,7 @@ def test_the_stored_verdict_is_printed_and_not_worked_out_again(folder, capsys, 
     path = bundled(folder)
     monkeypatch.setattr(read, "read_capture", None)
 
-    assert printed(PLAN, Progress("ended", outcome="done", path=str(path)), False) == ExitCode.OK
+    assert printed(PLAN, Progress("ended", outcome="done", path=str(path)), AS_TEXT) == ExitCode.OK
     told = capsys.readouterr()
     headline = json.loads((path / "verdict.json").read_text())["headline"]
     assert " ".join(told.out.split()).startswith(" ".join(headline.split()))
@@ -39,7 +41,7 @@ def test_the_stored_verdict_is_printed_and_not_worked_out_again(folder, capsys, 
 def test_without_a_stored_verdict_it_is_worked_out_and_why_is_said(folder, capsys):
     ended = Progress("ended", outcome="done", path=str(folder), details={"bundle_error": FAILURE})
 
-    assert printed(PLAN, ended, False) == ExitCode.OK
+    assert printed(PLAN, ended, AS_TEXT) == ExitCode.OK
     told = capsys.readouterr()
     assert len(told.out) > 200
     assert told.err == f"kept in {folder}\nit holds no verdict: {FAILURE}\n"
@@ -48,7 +50,7 @@ def test_without_a_stored_verdict_it_is_worked_out_and_why_is_said(folder, capsy
 def test_what_of_a_bundle_is_damaged_is_said(folder, capsys):
     path = bundled(folder)
     (path / "verdict.json").write_text("{")
-    printed(PLAN, Progress("ended", outcome="done", path=str(path)), False)
+    printed(PLAN, Progress("ended", outcome="done", path=str(path)), AS_TEXT)
 
     told = capsys.readouterr()
     assert "verdict.json is damaged and was not used" in told.err

@@ -31,7 +31,7 @@ SAYS = {
     "other-owner": ("it belongs to another user", "run gputop-llm as root (sudo)"),
     "container-root": ("root without the capability SYS_PTRACE", "start the container with --cap-add=SYS_PTRACE"),
     "library": ("can't be seen from here", "run gputop-llm inside that container"),
-    "ended": ("it is a zombie: it has ended", "choose one that runs"),
+    "ended": ("the process has ended", "choose one that runs"),
     "time-limit": ("the look was given up; the process runs on (looked at afterwards)", "try again"),
 }
 

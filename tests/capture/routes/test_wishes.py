@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from gputop_llm.arguments.capturing import add_capture
+from gputop_llm.arguments.shared import Parser
 from gputop_llm.capture.await_step import await_step, stage_of, tells_of
 from gputop_llm.capture.engine_watch import EngineSample
 from gputop_llm.capture.node_route import NodeRoute
 from gputop_llm.capture.plan import plan_json
 from gputop_llm.capture.repeat import command_of
 from gputop_llm.capture.ways import WAYS
-from gputop_llm.cli import _parser
 from gputop_llm.commands.capture_wishes import options_of, plan_with
 from gputop_llm.config import Config
 from gputop_llm.errors import UsageError
@@ -54,8 +55,15 @@ def target(native, tmp_path):
         yield Target(key="vllm:1:0", engine="vllm", root_pid=1, urls=("http://h/metrics",), processes=tuple(processes))
 
 
+def parsed(*words):
+    """The arguments of `gputop-llm capture WORDS`."""
+    parser = Parser()
+    add_capture(parser.add_subparsers(parser_class=Parser))
+    return parser.parse_args(["capture", *words])
+
+
 def planned(target, captures, *words):
-    arguments = _parser().parse_args(["capture", *words])
+    arguments = parsed(*words)
     with contextlib.closing(NodeRoute(Config(), captures)) as route:
         return plan_with(route, SimpleNamespace(engines=()), target, arguments)
 
@@ -152,9 +160,9 @@ def test_what_a_route_can_not_do_is_said_with_who_can(words, says, target, captu
 
 
 def test_python_stacks_are_off_unless_they_are_named():
-    assert options_of(_parser().parse_args(["capture", "--with", "cpu,shapes,memory"]))["stacks"] is False
-    assert options_of(_parser().parse_args(["capture", "--with", "python-stacks"]))["stacks"] is True
-    assert options_of(_parser().parse_args(["capture"])) == {}
+    assert options_of(parsed("--with", "cpu,shapes,memory"))["stacks"] is False
+    assert options_of(parsed("--with", "python-stacks"))["stacks"] is True
+    assert options_of(parsed()) == {}
 
 
 def sample(at_s, tokens, running=1.0, waiting=0.0):
