@@ -18,6 +18,7 @@ HELLO_WITHIN_S = 10.0
 END_WITHIN_S = 10.0
 #: The same for a target that is stopped or gone, which can't answer.
 _GONE_END_WITHIN_S = 0.3
+_SEEN_ENDING_S = 0.5
 _TICK_S = 0.05
 _EARLY = {
     EndReason.TOO_MANY_BYTES: "it had sent as many bytes as it may",
@@ -85,9 +86,17 @@ def record(
             wait_s = END_WITHIN_S if guards.all_there() else _GONE_END_WITHIN_S
             give_up = time.monotonic() + wait_s
     # All may have ended before a guard looked.
-    if trouble is None and not was_cancelled:
-        trouble = guards.target() if any(m.stream.end is None for m in window.members) else None
+    if trouble is None and not was_cancelled and any(m.stream.end is None for m in window.members):
+        trouble = _seen_ending(guards)
     return Recorded(was_cancelled and trouble is None, trouble or _early(window, was_cancelled))
+
+
+def _seen_ending(guards: Guards) -> str | None:
+    """What became of a target whose client is gone. A process closes its pipes a moment before it is seen to end."""
+    until = time.monotonic() + _SEEN_ENDING_S
+    while (trouble := guards.target()) is None and time.monotonic() < until:
+        time.sleep(_TICK_S)
+    return trouble
 
 
 def deadline_s(plan: Plan) -> float:
