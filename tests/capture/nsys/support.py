@@ -75,7 +75,9 @@ def launched(
 
 def server_below(pid: int) -> int:
     """The process of the server itself below that of nsys."""
-    for line in subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()[1:]:
+    for line in subprocess.run(
+        ["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True
+    ).stdout.splitlines()[1:]:
         child, parent, args = line.split(None, 2)
         if str(SERVING) in args and "--session-new" not in args and parent_of(int(parent)) == pid:
             return int(child)

@@ -60,7 +60,7 @@ def test_a_busy_process_is_recorded_while_it_runs(python):
 
 def sampler_of(pid):
     """The command lines of what samples the process."""
-    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [line for line in lines if f"record --pid {pid} " in line]
 
 
