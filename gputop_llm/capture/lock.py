@@ -83,7 +83,8 @@ class Lock:
         # What SO_PEERCRED tells of us is from this moment.
         self._socket.listen(16)
         self._says = json.dumps({"since_s": time.time(), "target": printable(target, 200)}).encode("ascii")
-        threading.Thread(target=self._answer, name="lock", daemon=True).start()
+        self._answering = threading.Thread(target=self._answer, name="lock", daemon=True)
+        self._answering.start()
 
     def release(self) -> None:
         """Lets go of it. Safe to call twice."""
@@ -91,6 +92,8 @@ class Lock:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        # As long as it is still within accept, the name is taken.
+        self._answering.join(2 * _ANSWER_WITHIN_S)
 
     def _answer(self) -> None:
         while True:

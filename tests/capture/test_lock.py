@@ -148,3 +148,9 @@ def test_askers_that_never_read_hold_nobody_up(name):
     for asking in silent:
         asking.close()
     lock.release()
+
+
+def test_what_was_let_go_of_can_be_taken_at_once():
+    name = f"gputop-llm-test/again-{os.getpid()}"
+    for _ in range(500):
+        Lock("llama", name).release()

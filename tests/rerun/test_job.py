@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -39,14 +38,10 @@ GPU = Chosen(1, "GPU-1", "NVIDIA H200", 100 << 30, serving=False)
 LINEAR = Case("linear, 32 tokens", "linear(32, 2048, 8192)", ("linear",), 40 << 20, "it", GemmShape(32, 8192, 2048))
 
 
-# A child of the test before may hold the lock until it has become another program.
-_COUNT = itertools.count()
-
-
 @pytest.fixture(autouse=True)
 def lock_name(monkeypatch):
     """A lock of this test's own: others capture on this machine at the same time."""
-    name = f"gputop-llm-test/rerun-{os.getpid()}-{next(_COUNT)}"
+    name = f"gputop-llm-test/rerun-{os.getpid()}"
     monkeypatch.setattr("gputop_llm.rerun.job.Lock", lambda target: Lock(target, name))
     return name
 
