@@ -184,3 +184,13 @@ def test_tokens_that_arrive_are_progress_also_where_they_are_counted_only_at_the
     assert reading.progress == ("prompt_tokens_computed", "itl_observations")
     assert reading.series[0].counters["itl_observations"] == 1
     assert "generation_tokens" in read_page(realtime(1, 1, 1)).progress
+
+
+def test_of_data_parallel_ranks_without_a_name_on_the_page_it_is_said_that_one_stands_for_all():
+    words = ["python3", "-m", "sglang.launch_server", "--model-path", "m", "--enable-metrics"]
+    (note,) = sglang.read_launch([*words, "--dp-size", "2"]).notes
+    assert note == (
+        "2 data-parallel ranks: where its page names none (older SGLang), load and KV cache are those of one rank, "
+        "not of the engine"
+    )
+    assert sglang.read_launch(words).notes == ()

@@ -203,6 +203,14 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
     options, _ = options_of(arguments)
     config = text_of(options, "--config")
     off = "--enable-metrics" not in options and config is None
+    copies = count_of(options, "--data-parallel-size", "--dp-size", "--dp")
+    notes = ["its metrics are off: SGLang has a /metrics only with --enable-metrics"] if off else []
+    if copies > 1:
+        # Then all schedulers write one series, and the last one is what is seen (sgl-project/sglang pull 7645).
+        notes.append(
+            f"{copies} data-parallel ranks: where its page names none (older SGLang), load and KV cache are those "
+            "of one rank, not of the engine"
+        )
     return Launch(
         model=text_of(options, "--served-model-name", "--model-path", "--model"),
         host=text_of(options, "--host"),
@@ -211,7 +219,7 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
         config_file=config,
         tensor_parallel=count_of(options, "--tensor-parallel-size", "--tp-size", "--tp"),
         pipeline_parallel=count_of(options, "--pipeline-parallel-size", "--pp-size"),
-        notes=("its metrics are off: SGLang has a /metrics only with --enable-metrics",) if off else (),
+        notes=tuple(notes),
     )
 
 
