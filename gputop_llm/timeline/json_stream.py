@@ -101,9 +101,8 @@ class TraceFile:
         """
         count = 0
         with self._open() as stream:
-            chunks = _Chunks(stream, self._bare_array)
+            chunks = _Chunks(stream, self._bare_array, lambda: self._pulse(stream))
             for events in chunks:
-                self._pulse(stream)
                 for event in events:
                     count += 1
                     yield event
@@ -243,8 +242,9 @@ _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 class _Chunks:
     """Cuts the array of events into pieces of about a megabyte between two events, and decodes each."""
 
-    def __init__(self, stream: _Counted, bare_array: bool) -> None:
+    def __init__(self, stream: _Counted, bare_array: bool, pulse: Callable[[], None]) -> None:
         self._stream = stream
+        self._pulse = pulse
         self._bare_array = bare_array
         self._ended = False
         self.mended = ""
@@ -287,6 +287,8 @@ class _Chunks:
             match = _FIRST_EVENT.search(buffer)
             if match:
                 return buffer[match.end() :]
+            # The end may hold the beginning of it; the rest of what stands before the events is of no use.
+            buffer = buffer[-TAIL:]
         return b""
 
     def _last(self, buffer: bytes) -> Iterator[list[Event]]:
@@ -324,6 +326,8 @@ class _Chunks:
         return found
 
     def _read(self) -> bytes:
+        # Also where no event is found: such a file takes longest.
+        self._pulse()
         try:
             data = self._stream.read(CHUNK)
         except _DAMAGED:
