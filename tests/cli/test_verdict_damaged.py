@@ -227,6 +227,8 @@ def test_a_pipe_is_refused_and_not_waited_for(capsys, tmp_path):
 def test_a_file_without_read_permission_is_one_sentence(capsys, tmp_path):
     path = trace(tmp_path)
     assert verdict(capsys, path)[0] == 0
+    # What a failure needs is loaded with it, and nobody may not read root's Python.
+    assert verdict(capsys, tmp_path / "none")[0] == 1
     path.chmod(0)
     root = os.geteuid() == 0
     try:
