@@ -40,9 +40,13 @@ def is_profile(path: Path) -> bool:
     Raises:
         GputopError: it can't be read.
     """
-    if path.is_dir():
-        return False
-    first = first_bytes(path, _PEEK)
+    try:
+        # Where a folder above it is closed to this user, even that can't be told.
+        if path.is_dir():
+            return False
+        first = first_bytes(path, _PEEK)
+    except OSError as error:
+        raise GputopError(f"cannot read {path}", error.strerror or str(error)) from None
     return first.startswith(MAGIC) or bool(_TEXT_OF_NCU.search(_decoded(first)))
 
 

@@ -227,8 +227,6 @@ def test_a_pipe_is_refused_and_not_waited_for(capsys, tmp_path):
 def test_a_file_without_read_permission_is_one_sentence(capsys, tmp_path):
     path = trace(tmp_path)
     assert verdict(capsys, path)[0] == 0
-    # What a failure needs is loaded with it, and nobody may not read root's Python.
-    assert verdict(capsys, tmp_path / "none")[0] == 1
     path.chmod(0)
     root = os.geteuid() == 0
     try:
@@ -240,8 +238,7 @@ def test_a_file_without_read_permission_is_one_sentence(capsys, tmp_path):
             os.seteuid(0)
 
     assert (code, out) == (1, "")
-    assert "Permission denied" in err
-    assert err.count("\n") == 1
+    assert err == f"cannot read {path}: Permission denied\n"
 
 
 def test_a_bomb_takes_little_memory(tmp_path):
