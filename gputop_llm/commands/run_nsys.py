@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -106,6 +106,7 @@ class _Launch:
         self._nsys = -1
         self._program = -1
         self._handle = -1
+        self._agent_handle = -1
         self._ended: dict[int, int] = {}
         self._killed: set[int] = set()
 
@@ -147,6 +148,7 @@ class _Launch:
                 told = self._start(masked, words)
                 self._program = self._pid(told)
                 if self._program >= 0:
+                    self._watch_agent()
                     return told
                 os.close(told)
                 words.seek(0)
@@ -212,6 +214,8 @@ class _Launch:
         orphaned = asked = False
         while True:
             info = signal.sigtimedwait(handed_on | {signal.SIGCHLD}, _LOOK_S)
+            # Before a signal ends the program. Without its agent, nsys was seen to call any end of it 0.
+            orphaned = orphaned or (_has_ended(self._agent_handle) and not self._gone())
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self._hand_on(info)
             self._reap()
@@ -249,14 +253,25 @@ class _Launch:
             if any(one.name == self._session for one in self._tool.sessions()):
                 self._tool.run(["shutdown", "--kill=none", f"--session={self._session}"], _SHUTDOWN_WITHIN_S)
 
+    def _watch_agent(self) -> None:
+        for pid in self._agents():
+            with suppress(OSError):
+                self._agent_handle = os.pidfd_open(pid)
+
     def _end_agent(self) -> None:
         """Of a session without a program: in state Shutdown it was seen to stay for good, and to answer nothing."""
+        for pid in self._agents():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _agents(self) -> Iterator[int]:
+        """Of nsys's parts, those that hold the session; one, or none."""
         proc = ProcFs()
         for pid in proc.pids():
             with suppress(OSError):
                 argv = proc.argv(pid)
                 if "--start-agent" in argv[:3] and f"--session-name={self._session}" in argv:
-                    os.kill(pid, signal.SIGKILL)
+                    yield pid
 
     def _hand_on(self, info: signal.struct_siginfo) -> None:
         """To the program; what a terminal sends, to all of its group."""
@@ -287,12 +302,17 @@ class _Launch:
 
     def _gone(self) -> bool:
         if self._handle >= 0:
-            return bool(select.select([self._handle], [], [], 0)[0])
+            return _has_ended(self._handle)
         try:
             os.kill(self._program, 0)
         except OSError:
             return True
         return False
+
+
+def _has_ended(handle: int) -> bool:
+    """Whether the process of a pidfd has; of none (-1) that isn't known."""
+    return handle >= 0 and bool(select.select([handle], [], [], 0)[0])
 
 
 def _hand_over(told: int) -> None:
