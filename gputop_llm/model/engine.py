@@ -73,6 +73,7 @@ class EngineReading:
     `unread` maps the URL of each page that gave nothing to the reason: its ranks are not in `series`. With
     several pages `started_s` is that of the server that was started last.
     `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
+    `not_narrowed` says why figures of one model only, as was asked for, are figures of all.
     `held_back`: the server waits with its answer for something to tell, so that its time says nothing.
     """
 
@@ -91,6 +92,7 @@ class EngineReading:
     progress: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     http: Mapping[str, float] = field(default_factory=dict)
+    not_narrowed: str | None = None
     held_back: bool = False
 
     @property

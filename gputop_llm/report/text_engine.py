@@ -45,6 +45,8 @@ def engine_lines(engine: EngineFrame) -> list[str]:
     if reading.sleeping:
         lines.append(f"  asleep: {printable(reading.sleeping)}")
     lines += [f"  not read: {printable(why)}" for why in reading.unread.values()]
+    if reading.not_narrowed is not None:
+        lines.append(f"  {printable(reading.not_narrowed)}")
     notes = [*reading.notes, *([reading.skipped] if reading.skipped else ())]
     return lines + [f"  note: {printable(note)}" for note in notes]
 

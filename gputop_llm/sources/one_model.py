@@ -13,7 +13,7 @@ class OneModel:
 
     Args:
         page: the source that is narrowed down.
-        model: the name that the page gives it; of a page that has it not, all models are kept, and a note says so.
+        model: the name that the page gives it; of a page that has it not, all models are kept, and the reading says so.
     """
 
     def __init__(self, page: Source[EngineReading], model: str) -> None:
@@ -27,8 +27,8 @@ class OneModel:
         names = {one.model for one in reading.series}
         if self._model not in names:
             there = ", ".join(sorted(name for name in names if name))
-            note = f"--model {self._model}: not on this page, which has {there or 'no model by name'}; all is shown"
-            return replace(reading, notes=(*reading.notes, note)) if reading.series else reading
+            why = f"--model {self._model}: not on this page, which has {there or 'no model by name'}; all is shown"
+            return replace(reading, not_narrowed=why) if reading.series else reading
         kept = tuple(one for one in reading.series if one.model in (self._model, None))
         if len(kept) == len(reading.series):
             return reading

@@ -234,6 +234,8 @@ def _short(error: Exception) -> str:
 
 _FIRST_EVENT = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+# Longer than any event: what follows it (a file that was made large before it was written) is not searched for more.
+_LONGEST = 64 << 20
 # Boundaries inside an event's own lists of objects look the same: so many are tried before a chunk is called damaged.
 _TRIES = 8
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
@@ -261,11 +263,11 @@ class _Chunks:
                 return
             boundaries = [match.start() + 1 for match in _BOUNDARY.finditer(buffer, max(0, len(buffer) - CHUNK // 4))]
             if not boundaries:
-                more = self._read()
-                if len(buffer) > 64 * CHUNK:
-                    self.lost += 1
-                    buffer = b""
-                buffer += more
+                if len(buffer) > _LONGEST:
+                    self.cut = True
+                    yield self._repaired(buffer[: buffer.rfind(b"}") + 1])
+                    return
+                buffer += self._read()
                 continue
             for position in reversed(boundaries[-_TRIES:]):
                 events = decode_events(buffer[:position])

@@ -49,13 +49,16 @@ def head(path: Path, length: int = 64) -> bytes:
     what = f"cannot read {shown(path)}"
     try:
         # A pipe would block for ever in open(); the readers need to seek anyway.
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
+        about = path.stat()
+        if stat.S_ISDIR(about.st_mode):
             raise GputopError(what, "it is a folder", "name the capture file inside it")
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(about.st_mode):
             raise GputopError(what, "it is not a regular file", "save the capture to a file first")
-        with path.open("rb") as file:
-            first = file.read(length)
+        first = b""
+        # Files that the kernel makes up have no size, and reading one may wait for ever.
+        if about.st_size:
+            with path.open("rb") as file:
+                first = file.read(length)
     except (OSError, ValueError) as error:
         raise GputopError(what, getattr(error, "strerror", None) or str(error)) from error
     if not first:

@@ -19,14 +19,13 @@ from gputop_llm.tui import terminal
 from gputop_llm.tui.commands import COMMANDS, step_period
 from gputop_llm.tui.desk import Desk
 from gputop_llm.tui.messages import FrameReady
-from gputop_llm.tui.panels.common import engines_of
+from gputop_llm.tui.panels.common import engines_of, period_text
 from gputop_llm.tui.panels.frame_edges import State
 from gputop_llm.tui.screens.base import MonitorScreen, View
 from gputop_llm.tui.screens.overview import Overview
 from gputop_llm.tui.seen import Seen
 from gputop_llm.tui.terminal_app import TerminalApp
 from gputop_llm.tui.trails import Trails
-from gputop_llm.units import seconds
 
 # How often a display that gets no frames says how old it is.
 STALL_CHECK_S = 2.0
@@ -283,7 +282,7 @@ class MonitorApp(TerminalApp, inherit_bindings=False):
 
     def _set_period(self, period_s: float) -> None:
         self.session.set_period(period_s)
-        self.say(f"looking every {seconds(period_s)}")
+        self.say(f"looking every {period_text(period_s)}")
 
     def do_export_text(self) -> None:
         from gputop_llm.tui.export import save

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,13 @@ def sparse(tmp_path, first):
     return path
 
 
+def preallocated(tmp_path):
+    """A file that was made larger than all that was written into it."""
+    path = written(tmp_path, events()[: -len("]}")] + b",")
+    os.truncate(path, 200 << 20)
+    return path
+
+
 def bomb(tmp_path):
     piece = gzip.compress(b" " * (4 << 20))
     return written(tmp_path, gzip.compress(b'{"traceEvents":[') + piece * 100)
@@ -81,6 +89,7 @@ def copy_cut(tmp_path, name, share):
 UNREADABLE = {
     "missing": (lambda p: p / "none.json", "No such file"),
     "empty": (lambda p: written(p, b""), "empty"),
+    "made up by the kernel": (lambda p: Path("/proc/self/status"), "empty"),
     "a folder": (lambda p: p, "folder"),
     "text": (lambda p: written(p, b"hello"), "neither"),
     "a picture": (lambda p: written(p, b"\x89PNG\r\n\x1a\n" + bytes(100)), "neither"),
@@ -134,6 +143,7 @@ def test_what_cannot_be_read_is_one_sentence_and_exit_code_1(capsys, tmp_path, w
 MENDED = {
     "gzip cut short": (lambda p: copy_cut(p, "h200/kineto_vllm-0.24_cuda-only_0.5s.json.gz", 0.6), "cut off", 0),
     "JSON cut short": (lambda p: written(p, trace(p).read_bytes()[:-900]), "cut off", 0),
+    "JSON with zeros behind it": (preallocated, "cut off after 40 events", 0),
     "invalid escapes": (lambda p: written(p, events(event(name=r'"torch\cuda\streams"'))), "mended", 0),
     "NaN": (lambda p: written(p, events(event(dur="NaN"))), "mended", 0),
     "no time": (lambda p: written(p, events(event(ts='"soon"'))), "left out", 0),

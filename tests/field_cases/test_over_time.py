@@ -96,9 +96,13 @@ async def test_16_a_chosen_model_is_all_that_is_seen(watched):
     assert "org/small" in screens.splitlines()[0]
 
 
-def test_16_a_model_that_the_page_has_not_hides_nothing(watched):
+async def test_16_a_model_that_the_page_has_not_hides_nothing(watched):
     one = watched(16, 43, config=Config(window_s=30.0, model="org/smal"))
-    assert "--model org/smal: not on this page, which has org/large, org/small; all is shown" in one.text()
+    told = "--model org/smal: not on this page, which has org/large, org/small; all is shown"
+    assert told in one.text()
+    async with one.shown((120, 50)) as press:
+        assert told in "\n".join(await press("1")), "before a figure is taken for that model's"
+        assert told in " ".join(" ".join(await press("3")).split())
     assert "ttft-high" in one.raised()
 
 

@@ -80,7 +80,9 @@ def _trouble(engine: EngineFrame, width: int) -> list[Line]:
         return wrapped(f"▲ {printable(scrape.value.problem)}", width, "warn")
     if scrape.value is None:
         return [[("waiting for the first answer …", "dim")]]
-    return [line for why in scrape.value.unread.values() for line in wrapped(f"▲ {printable(why)}", width, "warn")]
+    reading = scrape.value
+    doubts = [*reading.unread.values(), *([reading.not_narrowed] if reading.not_narrowed else ())]
+    return [line for why in doubts for line in wrapped(f"▲ {printable(why)}", width, "warn")]
 
 
 def _no_engine(frame: Frame, width: int, height: int) -> Block:

@@ -129,6 +129,8 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
         lines += _pair("not read", f"▲ {printable(why)}", width, "warn")
     if reading.problem is not None:
         lines += _pair("problem", f"▲ {printable(reading.problem)}", width, "warn")
+    if reading.not_narrowed is not None:
+        lines += _pair("not narrowed", f"▲ {printable(reading.not_narrowed)}", width, "warn")
     version = reading.version or (target.version if target else None)
     lines += _pair("engine", f"{engine_name(reading.engine)} {printable(version or '(version unknown)')}", width)
     models = sorted({s.model for s in reading.series if s.model is not None})
