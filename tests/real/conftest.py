@@ -11,6 +11,9 @@ from tests.real.vllm_cpu import VllmServer
 from tests.real.vllm_venv import CannotRunVllm, vllm_venv
 
 
+SERVERS = ("vllm_tiny", "vllm_small", "vllm_tp2", "vllm_dp2", "vllm_api2")
+
+
 class Slot:
     """Holds the one server: the same for as long as the tests ask for the same kind."""
 
@@ -32,6 +35,19 @@ class Slot:
         if self.server is not None:
             self.server.__exit__()
             self.server = None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the same server follow each other, from where the first of them stands: a start takes half a minute."""
+    first: dict[str, int] = {}
+    for number, item in enumerate(items):
+        first.setdefault(_server_of(item), number)
+    items.sort(key=lambda item: first[_server_of(item)])
+
+
+def _server_of(item: pytest.Item) -> str:
+    """The fixture of the server that a test uses; its own name where it uses none."""
+    return next((name for name in getattr(item, "fixturenames", ()) if name in SERVERS), item.nodeid)
 
 
 @pytest.fixture(scope="session")

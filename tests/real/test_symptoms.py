@@ -206,7 +206,7 @@ def test_a_stopped_worker_is_a_frozen_process(vllm_tiny, age_s):
         wait_for(lambda: not raised(session, "stalled"), "it runs on", session)
 
 
-def test_a_healthy_load_raises_nothing_for_a_minute_and_a_half(vllm_small):
+def test_a_healthy_load_raises_nothing_for_two_minutes(vllm_small):
     """But that the machine is short of CPUs, with what follows from it: where it is, that is true."""
     seen = set()
     with watching(vllm_small) as session, load(vllm_small, requests=8, concurrency=3, max_tokens=32, seed=9):
