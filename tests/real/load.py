@@ -36,7 +36,8 @@ class LoadResult:
 
     @property
     def itl_mean_s(self) -> float:
-        return statistics.fmean(self.itl_s)
+        """By token, not by chunk: a server that is behind merges several tokens into a chunk."""
+        return sum(self.itl_s) / (self.generation_tokens - len(self.ttft_s))
 
 
 def run_load(
