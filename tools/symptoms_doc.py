@@ -30,7 +30,8 @@ What the monitor calls wrong, or worth knowing, and by which numbers. This page 
 - A rule looks at the newest two minutes of readings, and answers for each engine, model, rank or GPU: the condition
   holds, it doesn't, or it **can't tell**, and then it says what it would need. It never guesses from what is missing.
 - A condition must hold for a while before its symptom is raised, and be gone for a while before it is cleared. Between
-  a threshold and its clear value nothing changes, so that noise around either makes nothing flap.
+  a threshold and its clear value nothing changes, so that noise around either makes nothing flap. What is raised gets
+  worse at once, but better only when it was no worse for its clear time.
 - **Notes** say what the limit is, and that this is normal. Warnings and critical symptoms are for somebody to act on.
 - What explains other symptoms is their **root** and stands above them; the table below says what can explain what. They
   must concern the same engine.

@@ -1,6 +1,7 @@
 """From checks to symptoms: a condition must hold for a while, and be gone for a while.
 
-Between a threshold and its clear value nothing changes, so noise around either makes nothing flap.
+Between a threshold and its clear value nothing changes, so noise around either makes nothing flap. What is raised gets
+worse at once, and better only when it was no worse for the time that it would take to be cleared.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Track:
     last_known: float = 0.0
     shown: Symptom | None = None
     made_at: float = 0.0
+    severe_at: float = 0.0
 
 
 class SymptomState:
@@ -106,8 +108,21 @@ class SymptomState:
         new = sum(track.shown is None for _, track in active)
         oldest = sorted(active, key=lambda pair: (pair[1].shown is not None, pair[1].made_at))
         for check, track in oldest[: max(REMADE if len(active) < MANY else REMADE_OF_MANY, new)]:
-            track.shown = self._made(check, track) or track.shown
+            made = self._made(check, track)
+            if made is not None:
+                track.shown = self._as_severe(made, track, mono_s)
             track.made_at = mono_s
+
+    def _as_severe(self, made: Symptom, track: _Track, mono_s: float) -> Symptom:
+        """The symptom, for a while no less severe than before."""
+        before = track.shown
+        if before is None or made.severity >= before.severity:
+            track.severe_at = mono_s
+        elif mono_s - track.severe_at < self._limits.hold(made.id)[1]:
+            return replace(made, severity=before.severity)
+        else:
+            track.severe_at = mono_s
+        return made
 
     def pending(self) -> tuple[Symptom, ...]:
         """What holds, but not yet for long enough to be raised."""

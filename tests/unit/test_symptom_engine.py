@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from gputop_llm.symptoms.state import REMADE, SymptomState
 from gputop_llm.symptoms.timeline import Timeline
 from gputop_llm.symptoms.view import NodeView
 from tests.support.symptom_frames import busy
-from tests.support.symptom_reports import a_symptom
+from tests.support.symptom_reports import ENGINE, a_symptom
 
 NO_LIMITS = Limits(())
 
@@ -154,6 +155,22 @@ def test_of_many_symptoms_a_few_are_renewed_each_tick_in_turns_but_each_is_made_
         assert len(made) - before == REMADE
         assert [s.subject.key for s in raised] == list(names), "shown all the same"
     assert sorted(made) == sorted(names * 2), "each was renewed once"
+
+
+def test_a_symptom_gets_worse_at_once_and_better_when_it_was_no_worse_for_its_clear_time():
+    state, shown = SymptomState(NO_LIMITS), []
+    _, clear_s = NO_LIMITS.hold("kv-pressure")
+    made = [Severity.NOTE] * 12 + [Severity.WARNING, Severity.NOTE] * 5 + [Severity.NOTE] * 40
+    for second, severity in enumerate(made):
+        check = Check("kv-pressure", ENGINE, State.RAISED, make=partial(a_symptom, "kv-pressure", severity))
+        raised, _ = state.update([check], 100.0 + second, 1e9)
+        shown += [symptom.severity for symptom in raised]
+    worse = shown.index(Severity.WARNING)
+    better = shown.index(Severity.NOTE, worse)
+    assert made[10:][worse] is Severity.WARNING
+    assert made[10:][worse - 1] is Severity.NOTE
+    assert better - worse == 8 + clear_s, "8 s from the first warning to the last"
+    assert set(shown[better:]) == {Severity.NOTE}
 
 
 def test_what_holds_is_pending_until_it_is_raised():
