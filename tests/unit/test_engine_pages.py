@@ -33,12 +33,24 @@ def one(text: str) -> EngineSeries:
         ("lmdeploy:num_requests_running 1\n", "lmdeploy"),
         ("dynamo_frontend_active_requests 1\n", "dynamo"),
         ("dynamo_component_x 1\nsglang:num_running_reqs 1\n", "sglang"),
+        # An adapter of TGI's interface in front of vLLM, and a gateway's own measurements.
+        ("tgi_request_count 1\ntgi_queue_size 0\nvllm:num_requests_running 1\n", "vllm"),
+        ("time_to_first_token_seconds_count 1\nvllm:num_requests_running 1\n", "vllm"),
+        ("e2e_request_latency_seconds_count 1\ntgi_queue_size 1\n", "tgi"),
         ("x_vllm: 1\nfoo 1\n", None),
     ],
 )
 def test_an_engine_is_known_by_its_prefix(text, engine):
     assert engines.recognise(text) == engine
     assert read_page(text).engine == (engine or "unknown")
+
+
+def test_models_of_vllm_behind_triton_stay_apart():
+    text = "".join(f'vllm:prompt_tokens_total{{model="{name}",version="1"}} {n}\n' for name, n in (("a", 5), ("b", 7)))
+    assert [(one.model, one.counters, one.doubtful) for one in read_page(text).series] == [
+        ("a", {"prompt_tokens": 5}, ()),
+        ("b", {"prompt_tokens": 7}, ()),
+    ]
 
 
 def test_another_engine_is_named_and_not_taken_for_an_idle_one():

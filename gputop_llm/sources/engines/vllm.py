@@ -55,7 +55,8 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
 
 
 def _key(labels: Labels) -> Key:
-    return labels.get("model_name"), labels.get("engine")
+    # Triton's vLLM backend calls it "model".
+    return labels.get("model_name") or labels.get("model"), labels.get("engine")
 
 
 def _swap_phases(histograms: dict[str, Histogram]) -> None:
