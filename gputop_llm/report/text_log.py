@@ -26,6 +26,7 @@ def log_lines(frame: Frame, one: TargetLog) -> list[str]:
     if len(later) > _MOST:
         lines.append(f"  … and {len(later) - _MOST} older ones (--json has all)")
     lines += [_line(signal, frame.at_s) for signal in log.signals if of_start(signal)]
+    lines += [] if log.ageless is None else [f"  {log.ageless}"]
     return lines if log.signals or log.problem else [*lines, "  nothing of note in it so far"]
 
 

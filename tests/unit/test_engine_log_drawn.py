@@ -67,3 +67,13 @@ def test_of_many_signals_the_newest_are_shown_and_the_rest_is_counted():
     assert "KeyError: l" not in text
     assert "… and 12 older ones" in text
     assert "… and 14 older ones" in frame_text(with_log(log), "n")
+
+
+def test_a_line_whose_time_nothing_tells_has_no_age_and_the_reason():
+    log = EngineLog(("/l",), signals=(LogSignal("died", Severity.CRITICAL, "Fatal Python error: Aborted", None),))
+    for shown, timed in (
+        (page(with_log(log)), page(LOGGED)),
+        (frame_text(with_log(log), "n"), frame_text(LOGGED, "n")),
+    ):
+        assert "age –: no time on or before the line, and it was there when the log was first read" in shown
+        assert "age –" not in timed
