@@ -42,6 +42,10 @@ def engine_lines(engine: EngineFrame) -> list[str]:
         lines.append(f"  … and {len(reasons) - _MOST_REASONS} more reasons (--json has all)")
     if total.doubtful:
         lines.append(f"  doubtful (given twice on the page): {', '.join(map(printable, total.doubtful))}")
+    if (lora := reading.lora) is not None:
+        running, waiting = (", ".join(map(printable, names)) or "none" for names in (lora.running, lora.waiting))
+        most = DASH if lora.max_adapters is None else lora.max_adapters
+        lines.append(f"  LoRA adapters: running {running}; waiting {waiting}; at most {most}")
     if reading.sleeping:
         lines.append(f"  asleep: {printable(reading.sleeping)}")
     lines += [f"  not read: {printable(why)}" for why in reading.unread.values()]
