@@ -8,7 +8,9 @@ import pytest
 
 from gputop_llm.model import EngineSeries
 from gputop_llm.sources import engines
+from gputop_llm.sources.metrics import MetricsSource
 from tests.support.captures import case_json, case_page, read_page
+from tests.support.http_server import HttpServer, page
 
 
 def one(text: str) -> EngineSeries:
@@ -43,6 +45,23 @@ def one(text: str) -> EngineSeries:
 def test_an_engine_is_known_by_its_prefix(text, engine):
     assert engines.recognise(text) == engine
     assert read_page(text).engine == (engine or "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("vllm:num_requests_running 1\n", "/version"),
+        ("sglang:num_running_reqs 1\n", "/get_server_info"),
+        ("tgi_queue_size 1\n", "/info"),
+        ("trtllm_num_requests_running 1\n", "/version"),
+    ],
+)
+def test_each_server_is_asked_for_its_version_where_it_tells_it(text, path):
+    told = page('{"model": "m", "version": "1.2.3"}', 200, "application/json")
+    with HttpServer({"/metrics": page(text), path: told}) as server:
+        source = MetricsSource(server.url)
+        assert source.poll().version == "1.2.3"
+        source.close()
 
 
 def test_models_of_vllm_behind_triton_stay_apart():
