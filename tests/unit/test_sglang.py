@@ -146,6 +146,27 @@ def test_streamed_and_other_requests_add_up_and_are_not_the_same_thing_twice():
     assert (ttft.bounds, ttft.counts, ttft.total) == ((0.1, math.inf), (3, 7), 3.0)
 
 
+def pool(dp: int, tokens: str) -> str:
+    return f'sglang:max_total_num_tokens{{dp_rank="{dp}",engine_type="unified",model_name="m",tp_rank="0"}} {tokens}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        (pool(0, "38141.0"), {"kv_cache_size_tokens": "38141"}),
+        (pool(0, "38141") + pool(1, "38141"), {"kv_cache_size_tokens": "38141"}),
+        (pool(0, "38141") + pool(1, "40000"), {}),
+        (pool(0, "NaN"), {}),
+        (rank(0, 0, 1, 0.5), {}),
+    ],
+)
+def test_the_size_of_the_kv_pool_is_that_of_each_rank(text, config):
+    reading = read_page(text)
+    assert reading.cache_config == config
+    assert ("cache_config" in reading.missing) is not bool(config)
+    assert not any("pool_tokens" in series.counters for series in reading.series)
+
+
 # -- renames -----------------------------------------------------------------------
 
 
