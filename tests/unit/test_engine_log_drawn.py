@@ -77,3 +77,12 @@ def test_a_line_whose_time_nothing_tells_has_no_age_and_the_reason():
     ):
         assert "age –: no time on or before the line, and it was there when the log was first read" in shown
         assert "age –" not in timed
+
+
+def test_of_several_logs_each_says_whose_it_is():
+    gone = TargetLog("vllm:7:9", Part(EngineLog(problem="its processes are gone")))
+    both = replace(LOGGED, logs=(*LOGGED.logs, gone))
+    said = frame_text(replace(both, focus=None), "n")
+    assert "Engine's log of PID 600  /" in said
+    assert "Engine's log of vllm:7:9  out of reach: its processes are gone" in said
+    assert "Engine's log  /" in frame_text(both, "n")
