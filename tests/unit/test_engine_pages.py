@@ -72,6 +72,15 @@ def test_models_of_vllm_behind_triton_stay_apart():
     ]
 
 
+def test_servers_behind_vllm_s_router_add_up():
+    gauge = 'vllm:num_requests_running{{server="http://10.0.0.{}:8000"}} {}\n'
+    text = gauge.format(1, 5) + gauge.format(2, 7)
+    assert [(one.rank, one.running, one.doubtful) for one in read_page(text).series] == [
+        ("10.0.0.1:8000", 5, ()),
+        ("10.0.0.2:8000", 7, ()),
+    ]
+
+
 def test_another_engine_is_named_and_not_taken_for_an_idle_one():
     reading = read_page("dynamo_frontend_active_requests 1\n")
     assert reading.series == ()

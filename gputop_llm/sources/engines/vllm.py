@@ -55,8 +55,9 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
 
 
 def _key(labels: Labels) -> Key:
-    # Triton's vLLM backend calls it "model".
-    return labels.get("model_name") or labels.get("model"), labels.get("engine")
+    # Triton's vLLM backend names the model otherwise, and vLLM's router tells of each server behind it.
+    rank = labels.get("engine") or labels.get("server", "").rpartition("//")[2]
+    return labels.get("model_name") or labels.get("model"), rank or None
 
 
 def _swap_phases(histograms: dict[str, Histogram]) -> None:
