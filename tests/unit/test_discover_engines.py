@@ -147,10 +147,12 @@ def test_schedulers_that_pid_1_adopted_belong_to_their_living_server(node):
     assert roles(target) == [(10, "api-server", None), (12, "worker", "TP0"), (13, "worker", "TP1")]
 
 
-def test_two_servers_keep_their_own_schedulers(node):
+@pytest.mark.parametrize("one_session", [False, True])
+def test_two_servers_keep_their_own_schedulers(node, one_session):
     for root in (10, 20):
-        node.proc.add(root, [*SGLANG, "--port", str(30000 + root)], pgrp=root, session=root)
-        node.proc.add(root + 1, "sglang::scheduler", ppid=1, pgrp=root, session=root)
+        session = 5 if one_session else root
+        node.proc.add(root, [*SGLANG, "--port", str(30000 + root)], pgrp=root, session=session)
+        node.proc.add(root + 1, "sglang::scheduler", ppid=1, pgrp=root, session=session)
     assert [target.pids for target in node.look()] == [(10, 11), (20, 21)]
 
 

@@ -178,6 +178,11 @@ def test_lines_of_json_say_what_their_messages_say():
     ]
 
 
+def test_a_traceback_that_ends_nowhere_in_its_line_of_json_does_not_go_on_behind_it():
+    assert said(LAUNCHER % json.dumps("\n".join(TRACEBACK)), "ValueError: of no traceback") == ()
+    assert said((PYTHON % ('"x"', json.dumps("\n".join(TRACEBACK))))[:-5], "ValueError: of no traceback") == ()
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -151,6 +151,9 @@ def test_case_17_the_newest_series_is_the_state():
     (series,) = reading.series
     assert (series.model, series.running) == ("org/model-a", 5)
     assert 1.79596402e09 not in series.counters.values()
+    # Wherever it stands on the page.
+    backwards = "\n".join(reversed(case_page(17).splitlines())) + "\n"
+    assert read_page(backwards).lora == reading.lora
 
 
 @pytest.mark.parametrize("form", ["openmetrics", "classic_created"])
