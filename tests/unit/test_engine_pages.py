@@ -52,6 +52,8 @@ def test_an_engine_is_known_by_its_prefix(text, engine):
     [
         ("vllm:num_requests_running 1\n", "/version"),
         ("sglang:num_running_reqs 1\n", "/get_server_info"),
+        # As it is called since the other one is deprecated.
+        ("sglang:num_running_reqs 1\n", "/server_info"),
         ("tgi_queue_size 1\n", "/info"),
         ("trtllm_num_requests_running 1\n", "/version"),
     ],

