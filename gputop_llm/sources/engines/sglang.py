@@ -90,6 +90,9 @@ _WHY = {
     "lora": "SGLang does not name adapters on its page",
     "cache_config": "needs SGLang 0.5.6 or newer",
 }
+# Once idle it writes its gauges every 30 s, and before that they tell of the last batch; newer ones write them at once
+# (sgl-project/sglang pulls 26495, 31517).
+_GAUGES_LAG_S = 30.0
 _NOT_YET = "not on the page yet: SGLang shows a series only after its first observation"
 
 
@@ -122,6 +125,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         skipped_lines=samples.skipped_lines,
         first_skipped=samples.first_skipped,
         progress=("prompt_tokens_computed", "itl_observations", *(("generation_tokens",) if live else ())),
+        gauges_lag_s=_GAUGES_LAG_S,
     )
 
 
