@@ -75,6 +75,7 @@ class EngineReading:
     `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
     `not_narrowed` says why figures of one model only, as was asked for, are figures of all.
     `held_back`: the server waits with its answer for something to tell, so that its time says nothing.
+    `gauges_lag_s`: for how long gauges may stay as they were once nothing runs any more.
     """
 
     engine: str
@@ -94,6 +95,7 @@ class EngineReading:
     http: Mapping[str, float] = field(default_factory=dict)
     not_narrowed: str | None = None
     held_back: bool = False
+    gauges_lag_s: float = 0.0
 
     @property
     def skipped(self) -> str | None:

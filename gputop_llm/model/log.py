@@ -44,6 +44,13 @@ class EngineLog:
     signals: tuple[LogSignal, ...] = ()
     unread_bytes: int = 0
 
+    @property
+    def ageless(self) -> str | None:
+        """Why some of the lines have no age; None if all have one."""
+        if all(signal.at_s is not None for signal in self.signals):
+            return None
+        return "age –: no time on or before the line, and it was there when the log was first read"
+
 
 START = frozenset(("kv-pool", "memory", "loading", "graphs", "start"))
 # What tells more of why an engine failed stands first.

@@ -42,6 +42,10 @@ def engine_lines(engine: EngineFrame) -> list[str]:
         lines.append(f"  … and {len(reasons) - _MOST_REASONS} more reasons (--json has all)")
     if total.doubtful:
         lines.append(f"  doubtful (given twice on the page): {', '.join(map(printable, total.doubtful))}")
+    if (lora := reading.lora) is not None:
+        running, waiting = (", ".join(map(printable, names)) or "none" for names in (lora.running, lora.waiting))
+        most = DASH if lora.max_adapters is None else lora.max_adapters
+        lines.append(f"  LoRA adapters: running {running}; waiting {waiting}; at most {most}")
     if reading.sleeping:
         lines.append(f"  asleep: {printable(reading.sleeping)}")
     lines += [f"  not read: {printable(why)}" for why in reading.unread.values()]
@@ -119,14 +123,16 @@ def _latencies(live: EngineLive) -> list[str]:
 
 
 def _ranks(ranks: tuple[EngineLive, ...]) -> list[str]:
+    # A server behind a router goes by its address.
+    width = max([10, *(len(printable(live.rank or DASH)) for live in ranks)])
     rows = [
-        f"  {'rank':10} {'running':>7} {'waiting':>7} {'KV':>7} {'prompt/s':>9} {'generated/s':>11} {'steps/s':>8}"
+        f"  {'rank':{width}} {'running':>7} {'waiting':>7} {'KV':>7} {'prompt/s':>9} {'generated/s':>11} {'steps/s':>8}"
         "  TTFT p95"
     ]
     for live in ranks:
         ttft = live.latency.get("ttft")
         rows.append(
-            f"  {printable(live.rank or DASH):10} {number(live.running):>7} {number(live.waiting):>7} "
+            f"  {printable(live.rank or DASH):{width}} {number(live.running):>7} {number(live.waiting):>7} "
             f"{pct(live.kv_usage_pct, 1):>7} {number(live.prompt_tokens_per_s):>9} "
             f"{number(live.generation_tokens_per_s):>11} {number(live.steps_per_s):>8}  "
             f"{quantile_text(ttft.p95 if ttft else None)}"

@@ -15,10 +15,11 @@ def log_lines(frame: Frame, one: TargetLog) -> list[str]:
     log = one.log.value
     if log is None:
         return []
+    whose = _whose(frame, one.target_key)
     if not log.places:
-        return [f"Engine's log  out of reach: {printable(log.problem or '')}"]
+        return [f"Engine's log{whose}  out of reach: {printable(log.problem or '')}"]
     unread = f" ({size(log.unread_bytes)} of it not read)" if log.unread_bytes else ""
-    lines = [f"Engine's log  {', '.join(map(printable, log.places))}{unread}"]
+    lines = [f"Engine's log{whose}  {', '.join(map(printable, log.places))}{unread}"]
     if log.problem is not None:
         lines.append(f"  {printable(log.problem)}")
     later = [signal for signal in log.signals if not of_start(signal)]
@@ -26,7 +27,17 @@ def log_lines(frame: Frame, one: TargetLog) -> list[str]:
     if len(later) > _MOST:
         lines.append(f"  … and {len(later) - _MOST} older ones (--json has all)")
     lines += [_line(signal, frame.at_s) for signal in log.signals if of_start(signal)]
+    lines += [] if log.ageless is None else [f"  {log.ageless}"]
     return lines if log.signals or log.problem else [*lines, "  nothing of note in it so far"]
+
+
+def _whose(frame: Frame, key: str) -> str:
+    """Which engine's it is, where several are shown."""
+    if frame.focus is not None or len(frame.logs) < 2:
+        return ""
+    targets = frame.targets.value.targets if frame.targets.value else ()
+    pid = next((target.root_pid for target in targets if target.key == key), None)
+    return f" of {printable(key) if pid is None else f'PID {pid}'}"
 
 
 def _line(signal: LogSignal, now_s: float) -> str:

@@ -6,13 +6,14 @@ Whoever writes the log may write anything into it; what comes out is one bounded
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gputop_llm.model.log import START, LogSignal
 from gputop_llm.model.symptom import Severity
 from gputop_llm.printable import printable
 from gputop_llm.redact_argv import redact_text
+from gputop_llm.sources.engine_log_text import messages_in
 from gputop_llm.sources.engine_log_wording import TRACEBACK, body_of, hinted, wording_of
 
 MOST_OF_START = 16
@@ -65,7 +66,11 @@ class Signals:
         """
         for position, line in enumerate(lines):
             if self._open or hinted(line):
-                self._line(line.decode("utf-8", "backslashreplace"), position)
+                text = line.decode("utf-8", "backslashreplace")
+                if messages := messages_in(text):
+                    self._messages(messages, position)
+                else:
+                    self._line(text, position)
         for kept in self._kept.values():
             if kept.position is not None:
                 kept.at_s, kept.at_from = when(kept.position)
@@ -94,6 +99,15 @@ class Signals:
             )
             for kept in self._kept.values()
         )
+
+    def _messages(self, messages: Sequence[str], position: int) -> None:
+        """Takes one line of JSON: its tracebacks begin and end in it, and else only the first line of each counts."""
+        others, self._open = self._open, {}
+        for message in messages:
+            for at, text in enumerate(message.splitlines()):
+                if at == 0 or self._open or text.endswith(TRACEBACK):
+                    self._line(text, position)
+        self._open = others
 
     def _line(self, text: str, position: int) -> None:
         source, logged, body = body_of(text)

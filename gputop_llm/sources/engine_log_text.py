@@ -12,6 +12,8 @@ _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)) (std(?:out|err
 _DOCKER = b'{"log":"'
 _STREAMS = (b"stdout", b"stderr")
 _DOCKER_END = b'","stream":"'
+# A quote within a value is escaped, so that these are keys whatever the values hold.
+_SAID = re.compile(r'"(?:message|exc_info)": ?"((?:[^"\\]|\\.)*)')
 
 
 class Lines:
@@ -66,6 +68,19 @@ def unwrapped(line: bytes) -> tuple[bytes, str]:
         return str(entry["log"]).rstrip("\r\n").encode("utf-8", "backslashreplace"), str(entry["time"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return line, ""
+
+
+def messages_in(line: str) -> list[str]:
+    """What a line of JSON says, as TGI's --json-output and Python's JSON formatters write it; empty for any other.
+
+    The last one may be cut, as its line was.
+    """
+    if not line.startswith("{"):
+        return []
+    try:
+        return [str(json.loads(f'"{said}"', strict=False)) for said in _SAID.findall(line)]
+    except ValueError:
+        return []
 
 
 class Joints:

@@ -76,10 +76,11 @@ class MetricsSource:
             self._ask_version = True
             self._started_s = reading.started_s
         engine = engines.ENGINES.get(reading.engine)
-        if self._ask_version and engine is not None and engine.version_path is not None:
+        if self._ask_version and engine is not None and engine.version_paths:
             self._ask_version = False
-            left_s = self.deadline_s - (self._clock.mono() - began)
-            self._version = self._get_version(engine.version_path, engine.version_field, left_s)
+            ends = began + self.deadline_s
+            versions = (self._get_version(path, engine.version_field, ends) for path in engine.version_paths)
+            self._version = next(filter(None, versions), None)
             reading = self._read(samples, text)
         return reading
 
@@ -134,13 +135,13 @@ class MetricsSource:
             return reading
         return replace(reading, first_skipped=self._http.clean(reading.first_skipped))
 
-    def _get_version(self, path: str, field: str, time_left_s: float) -> str | None:
+    def _get_version(self, path: str, field: str, ends_mono_s: float) -> str | None:
         """What the server says its version is; None where it does not say so at once."""
         parts = split_http(self._found_at)
         beside = parts.path.rstrip("/").removesuffix("/metrics").removesuffix("/prometheus") + path
         url = urlunsplit((parts.scheme, parts.netloc, beside, "", ""))
         try:
-            answer = self._http.get(url, max(0.05, min(_BESIDE_DEADLINE_S, time_left_s)))
+            answer = self._http.get(url, max(0.05, min(_BESIDE_DEADLINE_S, ends_mono_s - self._clock.mono())))
             version = json.loads(answer.body)[field]
         except (SourceError, ValueError, KeyError, TypeError, RecursionError):
             return None

@@ -40,6 +40,8 @@ _CHUNK = 65_536
 _ENCODINGS = {"gzip", "x-gzip", "deflate"}
 _REDIRECTS = {301, 302, 303, 307, 308}
 _KEPT_IN_PATHS = "/?%:@!$&'()*+,;=~[]"
+# vLLM's several API servers keep their metrics in files (vllm-project/vllm issue 49983).
+_SEE_LOG_500 = "see the server's own log; is its PROMETHEUS_MULTIPROC_DIR, if it has one, on a local disk?"
 _GIVE_KEY = "give its API key in GPUTOP_LLM_API_KEY or in a file named by --api-key-file"
 
 
@@ -250,6 +252,8 @@ class HttpReader:
             return "it answers (400 Bad Request)", "a router of llama.cpp needs a model: …/metrics?model=NAME"
         if status == HTTPStatus.NOT_IMPLEMENTED:
             return "its metrics are switched off (501)", "llama-server needs --metrics"
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            return "the server failed (500 Internal Server Error)", _SEE_LOG_500
         try:
             phrase = HTTPStatus(status).phrase
         except ValueError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gputop_llm.symptoms.argv import has_flag
 from gputop_llm.symptoms.checks import Check, State
-from gputop_llm.symptoms.fresh import unreadable
+from gputop_llm.symptoms.fresh import gauges_may_be_old, unreadable
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
 
@@ -75,7 +75,7 @@ def least_running(engine: EngineView, limits: Limits, gpu: GpuView | None = None
 
     Of one data-parallel rank where `gpu` belongs to one. None when it is unknown now, or the page is stale.
     """
-    if engine.live is None or unreadable(engine, limits):
+    if engine.live is None or unreadable(engine, limits) or gauges_may_be_old(engine):
         return None
     rank = data_parallel_rank(engine, gpu) if gpu is not None and len(engine.ranks) > 1 else None
     if rank is None:
@@ -98,7 +98,8 @@ def least_running(engine: EngineView, limits: Limits, gpu: GpuView | None = None
 
 def running_needs(engine: EngineView, limits: Limits) -> str:
     """What `least_running` lacks, in words."""
-    return unreadable(engine, limits) or "the engine's running requests (not on its page)"
+    old = "nothing moves, and its page may say what ran before" if gauges_may_be_old(engine) else "not on its page"
+    return unreadable(engine, limits) or f"the engine's running requests ({old})"
 
 
 def _least(values: Sequence[float], now: float | None) -> float | None:

@@ -155,6 +155,7 @@ async def test_17_the_newest_state_is_shown_and_the_time_is_no_count(serving):
     async with one.shown((120, 60)) as press:
         screen = "\n".join(await press("3"))
     assert 'sql-lora, chat/tr"x' in screen
+    assert 'LoRA adapters: running sql-lora, chat/tr"x; waiting none; at most 4' in one.text()
     assert "old-one" not in screen
     assert "unloaded" not in screen
     for time_of_change in ("1.79596", "179596"):

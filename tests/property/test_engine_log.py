@@ -27,6 +27,8 @@ _parts = st.one_of(
             b"[rank0]:[E1206 18:44:12.7 a.cpp:607] ",
             b"2026-99-99T99:99:99Z stderr F ",
             b'{"log":"',
+            b'{"message": "',
+            b"\\n",
             b"\x1b[31m",
             b"x" * 5000,
         ]

@@ -101,6 +101,8 @@ def test_no_field_of_a_reading_is_forgotten():
         "http",
         # For the rules only: how long such a page takes is no sign.
         "held_back",
+        # For the rules only: how old what it says may be.
+        "gauges_lag_s",
     }  # fmt: skip
     assert {f.name for f in fields(EngineReading)} == known
 

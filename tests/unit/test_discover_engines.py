@@ -51,6 +51,10 @@ def roles(target):
         (["text-generation-launcher", "--model-id", "m"], "tgi", "m", "http://127.0.0.1:3000"),
         (["/usr/bin/python3", "/usr/bin/trtllm-serve", "m", "--tp_size", "2"], "trtllm", "m", "http://127.0.0.1:8000"),
         (["trtllm-serve", "serve", "m", "--port", "8001"], "trtllm", "m", "http://127.0.0.1:8001"),
+        (
+            ["mpirun", "-n", "2", "/b/trtllm-llmapi-launch", "trtllm-serve", "m", "--port", "8002"],
+            *("trtllm", "m", "http://127.0.0.1:8002"),
+        ),
         (["tritonserver", "--model-repository=/models"], "triton", None, "http://127.0.0.1:8002"),
         (["tritonserver", "--metrics-port=9002", "--http-port", "80"], "triton", None, "http://127.0.0.1:9002"),
         (["./llama-server", "-m", "/m/a.gguf", "--metrics"], "llamacpp", "/m/a.gguf", "http://127.0.0.1:8080"),
@@ -82,6 +86,8 @@ def test_a_server_is_known_by_its_command_line(node, argv, engine, model, url):
         ["python", "-c", "import sglang.launch_server"],
         ["grep", "llama-server"],
         ["trtllm-serve", "disaggregated", "-c", "x.yaml"],
+        ["mpirun", "-n", "2", "trtllm-llmapi-launch", "python3", "offline.py"],
+        ["mpirun", "-n", "2", "echo", "trtllm-serve", "m"],
         ["lmdeploy", "chat", "m"],
         ["sglang", "generate"],
         ["tail", "-f", "/var/log/tritonserver"],
@@ -141,10 +147,12 @@ def test_schedulers_that_pid_1_adopted_belong_to_their_living_server(node):
     assert roles(target) == [(10, "api-server", None), (12, "worker", "TP0"), (13, "worker", "TP1")]
 
 
-def test_two_servers_keep_their_own_schedulers(node):
+@pytest.mark.parametrize("one_session", [False, True])
+def test_two_servers_keep_their_own_schedulers(node, one_session):
     for root in (10, 20):
-        node.proc.add(root, [*SGLANG, "--port", str(30000 + root)], pgrp=root, session=root)
-        node.proc.add(root + 1, "sglang::scheduler", ppid=1, pgrp=root, session=root)
+        session = 5 if one_session else root
+        node.proc.add(root, [*SGLANG, "--port", str(30000 + root)], pgrp=root, session=session)
+        node.proc.add(root + 1, "sglang::scheduler", ppid=1, pgrp=root, session=session)
     assert [target.pids for target in node.look()] == [(10, 11), (20, 21)]
 
 

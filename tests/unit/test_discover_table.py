@@ -80,6 +80,18 @@ TREES = """
 10 1 10 python3 /usr/local/bin/trtllm-serve org/m --tp_size 2 -> api-server
 11 10 10 python3 -m mpi4py.futures.server -> worker
 12 10 10 python3 -m mpi4py.futures.server -> worker
+## trtllm: ranks that its launcher starts under mpirun, each in a process group of its own
+10 1 10 mpirun -n 2 --oversubscribe trtllm-llmapi-launch trtllm-serve org/m --tp_size 2 -> other
+11 10 11 /bin/bash /usr/local/bin/trtllm-llmapi-launch trtllm-serve org/m --tp_size 2 -> other
+12 11 11 python3 -m tensorrt_llm.llmapi.mgmn_leader_node -> worker
+13 11 11 /usr/bin/python3 /usr/local/bin/trtllm-serve org/m --tp_size 2 -> api-server
+14 10 14 /bin/bash /usr/local/bin/trtllm-llmapi-launch trtllm-serve org/m --tp_size 2 -> other
+15 14 14 python3 -m tensorrt_llm.llmapi.mgmn_worker_node -> worker
+## trtllm: one process under mpirun, without the launcher
+11 9 11 /usr/bin/python3 /usr/local/bin/trtllm-serve org/m -> api-server
+## triton: an executor of its own computes
+10 1 10 tritonserver --model-repository=/models -> api-server
+11 10 10 /opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker -> worker
 ## triton: serves and computes in one process
 10 1 10 tritonserver --model-repository=/models -> api-server
 ## llamacpp: serves and computes in one process

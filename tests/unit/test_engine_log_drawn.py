@@ -67,3 +67,22 @@ def test_of_many_signals_the_newest_are_shown_and_the_rest_is_counted():
     assert "KeyError: l" not in text
     assert "… and 12 older ones" in text
     assert "… and 14 older ones" in frame_text(with_log(log), "n")
+
+
+def test_a_line_whose_time_nothing_tells_has_no_age_and_the_reason():
+    log = EngineLog(("/l",), signals=(LogSignal("died", Severity.CRITICAL, "Fatal Python error: Aborted", None),))
+    for shown, timed in (
+        (page(with_log(log)), page(LOGGED)),
+        (frame_text(with_log(log), "n"), frame_text(LOGGED, "n")),
+    ):
+        assert "age –: no time on or before the line, and it was there when the log was first read" in shown
+        assert "age –" not in timed
+
+
+def test_of_several_logs_each_says_whose_it_is():
+    gone = TargetLog("vllm:7:9", Part(EngineLog(problem="its processes are gone")))
+    both = replace(LOGGED, logs=(*LOGGED.logs, gone))
+    said = frame_text(replace(both, focus=None), "n")
+    assert "Engine's log of PID 600  /" in said
+    assert "Engine's log of vllm:7:9  out of reach: its processes are gone" in said
+    assert "Engine's log  /" in frame_text(both, "n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,49 @@ def test_a_traceback_is_its_exception_and_its_innermost_frame():
 def test_an_exception_that_is_out_of_memory_is_that():
     (found,) = said(*TRACEBACK, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert (found.kind, found.where) == ("out-of-memory", "mask.py:7 in build")
+
+
+ROUTER = '{"timestamp":"2025-10-13T22:12:09.754597Z","level":"INFO","message":%s,"target":"text_generation_router"}'
+LAUNCHER = '{"timestamp":"2025-10-13T22:12:09.754597Z","level":"ERROR","fields":{"message":%s},"target":"x"}'
+PYTHON = '{"name": "vllm", "message": %s, "exc_info": %s}'
+
+
+def test_lines_of_json_say_what_their_messages_say():
+    failed = "\n".join((*TRACEBACK, "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB."))
+    found = said(
+        ROUTER % '"Setting max batch total tokens to 43808"',
+        # One that another line interrupts goes on behind it.
+        *TRACEBACK[:-1],
+        LAUNCHER % json.dumps(f"Method Warmup encountered an error.\n{failed}\n"),
+        "KeyError: 3",
+        PYTHON % ('"EngineCore encountered a fatal error."', json.dumps(failed.replace("2 GiB", "3 MiB"))),
+    )
+    assert [(s.kind, s.text, s.where) for s in found] == [
+        ("kv-pool", "Setting max batch total tokens to 43808", None),
+        ("out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB.", "mask.py:7 in build"),
+        ("exception", "KeyError: 3", "mask.py:7 in build"),
+        ("engine-dead", "EngineCore encountered a fatal error.", None),
+        ("out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried 3 MiB.", "mask.py:7 in build"),
+    ]
+
+
+def test_a_traceback_that_ends_nowhere_in_its_line_of_json_does_not_go_on_behind_it():
+    assert said(LAUNCHER % json.dumps("\n".join(TRACEBACK)), "ValueError: of no traceback") == ()
+    assert said((PYTHON % ('"x"', json.dumps("\n".join(TRACEBACK))))[:-5], "ValueError: of no traceback") == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ROUTER % '"a prompt:\\nCUDA out of memory"',
+        ROUTER % r'"x\\",\"message\":\"CUDA out of memory"',
+        ROUTER % r'"CUDA out of memory \u00zz"',
+        '{"log": "CUDA out of memory"}',
+        '{"message": {"message": 7}, "x": "CUDA out of memory"}',
+    ],
+)
+def test_other_words_in_a_line_of_json_raise_no_alarm(line):
+    assert said(line, "KeyError: of no traceback") == ()
 
 
 def test_tracebacks_of_two_processes_that_write_at_once_are_two():

@@ -8,7 +8,9 @@ import pytest
 
 from gputop_llm.model import EngineSeries
 from gputop_llm.sources import engines
+from gputop_llm.sources.metrics import MetricsSource
 from tests.support.captures import case_json, case_page, read_page
+from tests.support.http_server import HttpServer, page
 
 
 def one(text: str) -> EngineSeries:
@@ -33,12 +35,52 @@ def one(text: str) -> EngineSeries:
         ("lmdeploy:num_requests_running 1\n", "lmdeploy"),
         ("dynamo_frontend_active_requests 1\n", "dynamo"),
         ("dynamo_component_x 1\nsglang:num_running_reqs 1\n", "sglang"),
+        # An adapter of TGI's interface in front of vLLM, and a gateway's own measurements.
+        ("tgi_request_count 1\ntgi_queue_size 0\nvllm:num_requests_running 1\n", "vllm"),
+        ("time_to_first_token_seconds_count 1\nvllm:num_requests_running 1\n", "vllm"),
+        ("e2e_request_latency_seconds_count 1\ntgi_queue_size 1\n", "tgi"),
         ("x_vllm: 1\nfoo 1\n", None),
     ],
 )
 def test_an_engine_is_known_by_its_prefix(text, engine):
     assert engines.recognise(text) == engine
     assert read_page(text).engine == (engine or "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("vllm:num_requests_running 1\n", "/version"),
+        ("sglang:num_running_reqs 1\n", "/get_server_info"),
+        # As it is called since the other one is deprecated.
+        ("sglang:num_running_reqs 1\n", "/server_info"),
+        ("tgi_queue_size 1\n", "/info"),
+        ("trtllm_num_requests_running 1\n", "/version"),
+    ],
+)
+def test_each_server_is_asked_for_its_version_where_it_tells_it(text, path):
+    told = page('{"model": "m", "version": "1.2.3"}', 200, "application/json")
+    with HttpServer({"/metrics": page(text), path: told}) as server:
+        source = MetricsSource(server.url)
+        assert source.poll().version == "1.2.3"
+        source.close()
+
+
+def test_models_of_vllm_behind_triton_stay_apart():
+    text = "".join(f'vllm:prompt_tokens_total{{model="{name}",version="1"}} {n}\n' for name, n in (("a", 5), ("b", 7)))
+    assert [(one.model, one.counters, one.doubtful) for one in read_page(text).series] == [
+        ("a", {"prompt_tokens": 5}, ()),
+        ("b", {"prompt_tokens": 7}, ()),
+    ]
+
+
+def test_servers_behind_vllm_s_router_add_up():
+    gauge = 'vllm:num_requests_running{{server="http://10.0.0.{}:8000"}} {}\n'
+    text = gauge.format(1, 5) + gauge.format(2, 7)
+    assert [(one.rank, one.running, one.doubtful) for one in read_page(text).series] == [
+        ("10.0.0.1:8000", 5, ()),
+        ("10.0.0.2:8000", 7, ()),
+    ]
 
 
 def test_another_engine_is_named_and_not_taken_for_an_idle_one():
@@ -111,6 +153,9 @@ def test_case_17_the_newest_series_is_the_state():
     (series,) = reading.series
     assert (series.model, series.running) == ("org/model-a", 5)
     assert 1.79596402e09 not in series.counters.values()
+    # Wherever it stands on the page.
+    backwards = "\n".join(reversed(case_page(17).splitlines())) + "\n"
+    assert read_page(backwards).lora == reading.lora
 
 
 @pytest.mark.parametrize("form", ["openmetrics", "classic_created"])

@@ -258,6 +258,12 @@ def test_the_numbers_are_those_of_the_window_and_the_pool_is_told():
     assert found.chart_threshold == 95.0
 
 
+def test_a_pool_that_is_told_in_tokens_only_is_told_so():
+    told = {"cache_config": {"kv_cache_size_tokens": "38141"}}
+    found = symptom("kv-pressure", kv.RULES, busy(30, live={"kv_usage_pct": 97.0}, reading=told))
+    assert {e.name: e.text for e in found.evidence}["KV pool"] == "38141 tokens"
+
+
 def test_of_two_ranks_the_full_one_is_named():
     frames = busy(30, live={"kv_usage_pct": 99.0}, ranks=[{"kv_usage_pct": 41.0}, {"kv_usage_pct": 99.0}])
     found = symptom("kv-pressure", kv.RULES, frames)

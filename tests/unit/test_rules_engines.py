@@ -68,7 +68,7 @@ def test_a_busy_engine_whose_tokens_are_counted_at_the_end_raises_nothing(engine
     assert raised <= {"queue-growing"}, raised
 
 
-@pytest.mark.parametrize("engine", ["llamacpp", "tgi", "triton"])
+@pytest.mark.parametrize("engine", ["llamacpp", "tgi", "triton", "sglang"])
 def test_steps_that_stand_still_while_requests_run_are_a_stall(engine):
     idle = {
         "util_pct": 100.0,
@@ -79,6 +79,28 @@ def test_steps_that_stand_still_while_requests_run_are_a_stall(engine):
     }
     made = frames(lambda s: BUSY[engine](min(s, 10)), gpu=idle)
     assert 15 <= raised_at("stalled", STALLED, made) <= 35
+
+
+def sglang_stops(gauges_fall_at_s: float) -> list[Frame]:
+    """It has nothing more to do after 30 s, and says so later."""
+
+    def page(second: int) -> str:
+        text = BUSY["sglang"](min(second, 30))
+        return text.replace("} 16\n", "} 0\n") if second >= gauges_fall_at_s else text
+
+    worked = {"util_pct": 95.0, "power_w": 500.0, "gpm.sm_active_pct": 80.0, "gpm.tensor_pct": 20.0}
+    idle = {"util_pct": 0.0, "power_w": 80.0, "gpm.sm_active_pct": 0.0, "gpm.tensor_pct": 0.0, "gpm.dram_bw_pct": 0.0}
+    gpu = {name: lambda s, name=name: (worked if s <= 30 else idle).get(name, 30.0) for name in idle}
+    return frames(page, 100, gpu=gpu)
+
+
+def test_sglang_that_has_become_idle_and_says_so_half_a_minute_later_is_not_called_broken():
+    raised = {s.id for report in reports(RULES, sglang_stops(61)) for s in report.active}
+    assert raised <= {"underloaded"}, raised
+
+
+def test_sglang_that_still_says_that_requests_run_when_it_would_have_said_otherwise_is_stalled():
+    assert 70 <= raised_at("stalled", STALLED, sglang_stops(1000)) <= 80
 
 
 def test_an_engine_without_a_live_signal_is_not_called_stalled():

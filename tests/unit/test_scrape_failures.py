@@ -58,7 +58,11 @@ def closed_port() -> int:
         (404, "there is no such page (404); check the address, and the server's --root-path"),
         (418, "it answers (418 I'm a Teapot)"),
         (429, "it answers (429 Too Many Requests)"),
-        (500, "the server failed (500 Internal Server Error); see the server's own log"),
+        (
+            500,
+            "the server failed (500 Internal Server Error); see the server's own log; is its PROMETHEUS_MULTIPROC_DIR, "
+            "if it has one, on a local disk?",
+        ),
         (501, "its metrics are switched off (501)"),
         (503, "the server failed (503 Service Unavailable)"),
         (599, "the server failed (599 unknown status)"),

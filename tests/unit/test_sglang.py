@@ -48,6 +48,11 @@ def test_realtime_counters_are_the_source_of_all_token_rates():
     }
 
 
+def test_before_a_mode_was_seen_nothing_that_is_counted_as_requests_end_stands_for_it():
+    page = f"sglang:prompt_tokens_total{{{FRONT}}} 900\n"
+    assert one(page + f'sglang:realtime_tokens_total{{mode="decode",{TP}}} 50\n').counters == {"generation_tokens": 50}
+
+
 def test_without_them_no_rate_is_made_of_what_is_counted_as_requests_end():
     page = f"sglang:num_running_reqs{{{FRONT}}} 3\nsglang:prompt_tokens_total{{{FRONT}}} 100\n"
     page += f"sglang:generation_tokens_total{{{FRONT}}} 10\n"
@@ -104,6 +109,18 @@ def test_all_schedulers_of_a_rank_count_once_and_its_first_one_speaks():
     assert all(s.doubtful == () for s in series)
 
 
+@pytest.mark.parametrize("name", ["pp_rank", "tp_rank", "moe_ep_rank"])
+def test_the_first_scheduler_is_that_of_the_lowest_stage_and_ranks(name):
+    """Later pipeline stages and experts tell less of the same load."""
+    others = {"pp_rank": 0, "tp_rank": 0, "moe_ep_rank": 0}
+    text = ""
+    for at, running in ((10, 9), (2, 5), (0, 4)):
+        labels = ",".join(f'{label}="{n}"' for label, n in {**others, name: at}.items())
+        text += f'sglang:num_running_reqs{{engine_type="unified",model_name="m",{labels}}} {running}\n'
+    series = one(text)
+    assert (series.running, series.doubtful) == (4, ())
+
+
 def test_what_the_front_end_counts_for_all_ranks_is_no_rank_and_makes_no_sum_unknown():
     text = rank(0, 0, 3, 0.1) + rank(1, 2, 4, 0.2) + histogram("time_to_first_token_seconds", FRONT, 1, 2)
     tracker = EngineTracker()
@@ -118,7 +135,7 @@ def test_the_row_without_a_priority_is_the_sum_of_the_others():
     text = "".join(
         f'sglang:num_running_reqs{{priority="{name}",{TP}}} {n}\n' for name, n in (("1", 2), ("", 3), ("5", 1))
     )
-    assert one(text).running == 3
+    assert (one(text).running, one(text).doubtful) == (3, ())
 
 
 def test_streamed_and_other_requests_add_up_and_are_not_the_same_thing_twice():
@@ -127,6 +144,27 @@ def test_streamed_and_other_requests_add_up_and_are_not_the_same_thing_twice():
     text += histogram(name, f'is_streaming="False",{FRONT}', 2, 3, total=0.5)
     ttft = one(text).histograms["ttft"]
     assert (ttft.bounds, ttft.counts, ttft.total) == ((0.1, math.inf), (3, 7), 3.0)
+
+
+def pool(dp: int, tokens: str) -> str:
+    return f'sglang:max_total_num_tokens{{dp_rank="{dp}",engine_type="unified",model_name="m",tp_rank="0"}} {tokens}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        (pool(0, "38141.0"), {"kv_cache_size_tokens": "38141"}),
+        (pool(0, "38141") + pool(1, "38141"), {"kv_cache_size_tokens": "38141"}),
+        (pool(0, "38141") + pool(1, "40000"), {}),
+        (pool(0, "NaN"), {}),
+        (rank(0, 0, 1, 0.5), {}),
+    ],
+)
+def test_the_size_of_the_kv_pool_is_that_of_each_rank(text, config):
+    reading = read_page(text)
+    assert reading.cache_config == config
+    assert ("cache_config" in reading.missing) is not bool(config)
+    assert not any("pool_tokens" in series.counters for series in reading.series)
 
 
 # -- renames -----------------------------------------------------------------------

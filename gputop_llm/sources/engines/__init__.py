@@ -23,7 +23,14 @@ def _engines() -> dict[str, Engine]:
 ENGINES = _engines()
 NEEDED = frozenset(name for engine in ENGINES.values() for name in engine.needed)
 
-_PREFIXES = {prefix: engine.name for engine in ENGINES.values() for prefix in engine.prefixes}
+
+def _own(prefix: str) -> int:
+    """How sure a name is an engine's own, best first: adapters and gateways put theirs on an engine's page too."""
+    return 0 if prefix.endswith(":") else 1 if prefix.endswith("_") else 2
+
+
+_NAMES = [(prefix, engine.name) for engine in ENGINES.values() for prefix in engine.prefixes]
+_PREFIXES = dict(sorted(_NAMES, key=lambda pair: _own(pair[0])))
 # The last one: Dynamo passes an engine's own names through.
 _PREFIXES["dynamo_"] = "dynamo"
 _FIRST_WORDS = re.compile(rf"^(?:# (?:HELP|TYPE) )?({'|'.join(map(re.escape, _PREFIXES))})", re.MULTILINE)
@@ -38,9 +45,8 @@ def recognise(text: str) -> str | None:
 
 def read(samples: Samples, text: str, version: str | None = None) -> EngineReading:
     """A page as a reading; `problem` says so when it holds no metrics of an engine that is known here."""
-    of_page = {_PREFIXES[prefix] for name in samples.needed for prefix in _PREFIXES if name.startswith(prefix)}
-    name = next((engine for engine in ENGINES if engine in of_page), None)
-    if name is not None:
+    there = (name for prefix, name in _PREFIXES.items() if any(needed.startswith(prefix) for needed in samples.needed))
+    if (name := next(there, None)) is not None:
         return ENGINES[name].read(samples, version)
     engine = recognise(text)
     return EngineReading(

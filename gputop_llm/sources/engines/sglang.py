@@ -50,6 +50,7 @@ NAMES = Names(
         "finished:done": counter("sglang:num_requests"),
         "finished:abort": counter("sglang:num_aborted_requests"),
         "cached_at_end": counter("sglang:cached_tokens"),
+        "pool_tokens": ("sglang:max_total_num_tokens",),
     },
     labelled=(("mode:", (REALTIME,), "mode"),),
     histograms={
@@ -87,8 +88,11 @@ _WHY = {
     "finished_per_s": "this SGLang does not count requests",
     "spec": "SGLang tells speculative decoding as averages of its last batches only",
     "lora": "SGLang does not name adapters on its page",
-    "cache_config": "SGLang does not tell it on its page",
+    "cache_config": "needs SGLang 0.5.6 or newer",
 }
+# Once idle it writes its gauges every 30 s, and before that they tell of the last batch; newer ones write them at once
+# (sgl-project/sglang pulls 26495, 31517).
+_GAUGES_LAG_S = 30.0
 _NOT_YET = "not on the page yet: SGLang shows a series only after its first observation"
 
 
@@ -98,11 +102,14 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
     drafts = gather(rows, NAMES, _key)
     live = bool(rows.get(REALTIME))
     ranks = {key for key in drafts if key[1] is not None}
+    pools = {draft.values.pop("pool_tokens") for draft in drafts.values() if "pool_tokens" in draft.values}
+    # Of each rank; where they differ there is none for all.
+    config = {"kv_cache_size_tokens": f"{pools.pop():.0f}"} if len(pools) == 1 else {}
     series = []
     for key, draft in sorted(drafts.items(), key=order):
         shared = key[1] is None and any(rank[0] == key[0] for rank in ranks)
         series.append(_series(key, draft, live, shared))
-    reasons = missing(series, _WHY, _NOT_YET)
+    reasons = missing(series, _WHY, _NOT_YET, ["cache_config"] if config else [])
     if not live:
         reasons["prompt_tokens_per_s"] = _AT_END.format("prompt tokens")
         reasons["generation_tokens_per_s"] = _AT_END.format("generated tokens")
@@ -112,11 +119,13 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         engine=NAME,
         series=tuple(series),
         version=version,
+        cache_config=config,
         notes=doubts_note(series),
         missing=reasons,
         skipped_lines=samples.skipped_lines,
         first_skipped=samples.first_skipped,
         progress=("prompt_tokens_computed", "itl_observations", *(("generation_tokens",) if live else ())),
+        gauges_lag_s=_GAUGES_LAG_S,
     )
 
 
@@ -239,7 +248,7 @@ ENGINE = Engine(
     needed=frozenset({name for name in NAMES.needed if "sglang:stage_" not in name} | {STAGES + end for end in ENDS}),
     read=read,
     nothing="none of those that tell its load",
-    version_path="/get_server_info",
+    version_paths=("/get_server_info", "/server_info"),
     launch=read_launch,
     role=read_role,
     packages=("sglang",),

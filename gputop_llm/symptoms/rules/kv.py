@@ -41,7 +41,7 @@ def kv_pressure(view: NodeView, limits: Limits) -> Iterator[Check]:
 def _symptom(engine: EngineView, live: EngineLive, usage: float | None, limits: Limits) -> Symptom:
     reading = engine.frame.scrape.value
     config = reading.cache_config if reading else {}
-    blocks, block_size = config.get("num_gpu_blocks"), config.get("block_size")
+    blocks, block_size, tokens = (config.get(k) for k in ("num_gpu_blocks", "block_size", "kv_cache_size_tokens"))
     preemptions = live.preemptions_per_s
     fullest = _fullest_rank(engine)
     headline = f"KV cache {pct(usage)} full" if usage is not None else "the KV cache is too small"
@@ -56,7 +56,7 @@ def _symptom(engine: EngineView, live: EngineLive, usage: float | None, limits: 
         None if preemptions is None else preemptions > limits.value(f"{RULE}.preemptions_per_s"),
         None if live.waiting is None else live.waiting > 0,
     ]
-    pool = f"{blocks} blocks of {block_size} tokens" if blocks and block_size else None
+    pool = f"{blocks} blocks of {block_size} tokens" if blocks and block_size else tokens and f"{tokens} tokens"
     return Symptom(
         id=RULE,
         subject=engine.subject,
@@ -81,7 +81,7 @@ def _symptom(engine: EngineView, live: EngineLive, usage: float | None, limits: 
                 "KV pool",
                 None,
                 "",
-                f"{engine.kind} /metrics, cache_config_info",
+                f"{engine.kind} /metrics{', cache_config_info' if engine.kind == 'vllm' else ''}",
                 text=pool,
                 missing=None if pool else "the page does not tell its size",
             ),

@@ -63,6 +63,11 @@ def signs_of_work(engine: EngineView, limits: Limits) -> bool:
     return False
 
 
+def spins(engine: EngineView, limits: Limits) -> bool:
+    """Whether a GPU of the engine reads busy."""
+    return bool(_sort(engine.gpus, limits).spinning)
+
+
 def front_end_hangs(engine: EngineView, limits: Limits, answered: bool) -> bool:
     """Whether the engine idles while its API server does not answer, or has no time left."""
     if not _idle(computing(engine), limits) or (engine.gpus and not _sort(engine.gpus, limits).all_idle):

@@ -15,7 +15,7 @@ from gputop_llm.model.symptom import Evidence, Severity, Subject, Symptom
 from gputop_llm.symptoms.checks import Check, State, at_least, judged
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit
-from gputop_llm.symptoms.fresh import unreadable
+from gputop_llm.symptoms.fresh import unmoved_s, unreadable
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.processes import dead_processes, label, state_of, stopped_for_s, stopped_processes
 from gputop_llm.symptoms.rules import ended, stall_kinds
@@ -116,23 +116,8 @@ def _stopped(view: NodeView, engine: EngineView) -> Standstill:
     stopped_s, longer = stopped_for_s(view, engine)
     if stopped_s <= 0:
         return Standstill(None, 0.0, False, 0.0, waiting)
-    unmoved_s, before = _unmoved_s(engine)
-    return Standstill(None, min(stopped_s, unmoved_s), longer and before, 0.0, waiting)
-
-
-def _unmoved_s(engine: EngineView) -> tuple[float, bool]:
-    """How long no progress was counted, whatever runs, and whether it was so when the kept time began."""
-    newest = oldest = None
-    counts: list[float | None] = []
-    for at, frame in engine.scrapes():
-        reading = frame.scrape.value
-        found = [one.counters.get(name) for one in reading.series for name in reading.progress] if reading else []
-        if newest is None:
-            newest, counts = at, found
-        elif found != counts:
-            return newest - (oldest or newest), False
-        oldest = at
-    return (newest - oldest if newest is not None and oldest is not None else 0.0), True
+    still_s, before = unmoved_s(engine)
+    return Standstill(None, min(stopped_s, still_s), longer and before, 0.0, waiting)
 
 
 def _no_signal(engine: EngineView, reading: EngineReading) -> str | None:
@@ -189,8 +174,12 @@ def _waiting(series: Iterable[EngineSeries]) -> float | None:
 
 
 def _limit_s(view: NodeView, engine: EngineView, busy: list[Standstill], limits: Limits) -> float:
-    """How long is too long: longer while there are signs of work without tokens."""
+    """How long is too long: longer while there are signs of work without tokens, or while it may just be idle."""
     quick = limits.value(f"{RULE}.no_progress_s")
+    reading = engine.frame.scrape.value
+    if reading is not None and reading.gauges_lag_s and not _broken(view, engine):
+        # A GPU that spins isn't idle.
+        quick += 0.0 if stall_kinds.spins(engine, limits) else reading.gauges_lag_s
     too_long = any(still.still_s >= quick for still in busy)
     if too_long and stall_kinds.signs_of_work(engine, limits) and not _broken(view, engine):
         return max(quick, limits.value(f"{RULE}.working_s"))

@@ -39,6 +39,11 @@ def engine_name(engine: str) -> str:
     return _ENGINE_NAMES.get(engine, printable(engine))
 
 
+def rank_name(rank: str | None) -> str:
+    """A data-parallel rank as a column's head; a server behind a router by its address."""
+    return printable(f"DP{rank}" if (rank or "").isdecimal() else rank or "DP?")
+
+
 def target_name(target: Target) -> str:
     """An engine by name and model, a CUDA process by its command line."""
     if target.engine == "cuda":

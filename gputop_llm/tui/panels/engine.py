@@ -8,7 +8,16 @@ from gputop_llm.model import EngineFrame, EngineLive, Frame, Target
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import Block, Line, Run, bar, beside, fit, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import address, engines_of, gpus_text, labelled, small_pct, spaced, target_name
+from gputop_llm.tui.panels.common import (
+    address,
+    engines_of,
+    gpus_text,
+    labelled,
+    rank_name,
+    small_pct,
+    spaced,
+    target_name,
+)
 from gputop_llm.tui.panels.latency import latency_table, models_table
 from gputop_llm.tui.panels.limits import in_short
 from gputop_llm.tui.trails import Trails
@@ -206,7 +215,7 @@ def _ranks(engine: EngineFrame, width: int) -> list[Line]:
             ("out", f"{number(rank.generation_tokens_per_s)} tok/s", 11),
             ("steps", f"{number(rank.steps_per_s)}/s", 7),
         )
-        parts = [[(f"DP{printable(rank.rank or '?')}", "strong")]]
+        parts = [[(rank_name(rank.rank), "strong")]]
         parts += [[(f"{label} ", "dim"), (pad(text, size, right=True), "")] for label, text, size in cells]
         lines.append(joined(parts, width, "  "))
     return lines

@@ -14,6 +14,7 @@ from gputop_llm.tui.panels.common import (
     engine_name,
     period_text,
     quantile_text,
+    rank_name,
     small_pct,
     spaced,
 )
@@ -76,7 +77,7 @@ def _columns(engine: EngineFrame) -> list[tuple[str, EngineLive]]:
     columns = [("all", window.total)]
     reading = engine.scrape.value
     if window.several_ranks or (reading is not None and reading.unread):
-        columns += [(f"DP{printable(r.rank or '?')}", r) for r in window.ranks]
+        columns += [(rank_name(r.rank), r) for r in window.ranks]
     if len(window.models) > 1:
         columns += [(_model_heading(at, m), m) for at, m in enumerate(window.models, 1)]
     return columns

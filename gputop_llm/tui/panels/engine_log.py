@@ -36,6 +36,8 @@ def log_lines(frame: Frame, width: int) -> list[Line]:
         lines.append([(f"… and {len(later) - _MOST} older ones (snapshot --json has all)", "dim")])
     for signal in filter(of_start, log.signals):
         lines += _signal(signal, frame.at_s, width)
+    if log.ageless is not None:
+        lines += wrapped(log.ageless, width, "dim")
     if log.places and log.problem is None and not log.signals:
         lines.append([("nothing of note in it so far", "dim")])
     return lines
