@@ -144,6 +144,7 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path):
     os.mkfifo(file_of(tmp_path, KEY))
     keeper = BaselineKeeper(tmp_path)
     keeper.ask(KEY)
+    assert until(lambda: not keeper._work), "it is taken, and hangs"
     began = time.monotonic()
     for i in range(1000):
         keeper.keep(("vllm", f"m{i}", "x"), [])
@@ -151,8 +152,8 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path):
     assert len(keeper._work) <= keeper._MOST_WAITING
     keeper.close(0.1)
     assert time.monotonic() - began < 2.0
-    with open(file_of(tmp_path, KEY), "w"):  # lets the thread go
-        pass
+    # Lets the thread go, wherever it is: with both ends open nobody waits.
+    os.close(os.open(file_of(tmp_path, KEY), os.O_RDWR))
 
 
 def test_a_folder_that_can_not_be_written_is_a_line_in_the_log(tmp_path, caplog):
