@@ -107,13 +107,15 @@ def test_a_lost_terminal_cancels_the_capture(target, captures):
     import pty
     import termios
 
+    def take_the_terminal():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        # Tests may run under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     files = target.open_files()
     plan = plan_for(target, folder=captures, seconds=30.0)
     master, slave = pty.openpty()
-    monitor = started_monitor(
-        plan, stdin=slave, stderr=slave, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
+    monitor = started_monitor(plan, stdin=slave, stderr=slave, start_new_session=True, preexec_fn=take_the_terminal)
     os.close(slave)
     for line in monitor.stdout:
         if line.startswith("recording") and int(line.split()[1]) > 50_000:
