@@ -29,16 +29,6 @@ def test_a_server_started_as_a_module_answers_and_serves_a_load(vllm_tiny):
     assert max(load.e2e_s) <= load.duration_s
 
 
-def test_a_restart_gives_new_processes_on_the_same_port(vllm_tiny):
-    before, port = vllm_tiny.pids(), vllm_tiny.port
-
-    vllm_tiny.restart()
-
-    assert vllm_tiny.port == port
-    assert vllm_tiny.is_healthy()
-    assert not set(before) & set(vllm_tiny.pids())
-
-
 def test_the_12_layer_model_serves_a_load_with_every_token_streamed(vllm_small):
     load = run_load(vllm_small.port, requests=6, concurrency=3, max_tokens=24)
 

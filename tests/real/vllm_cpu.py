@@ -110,11 +110,6 @@ class VllmServer:
         for path in shared_memory:  # what two tensor-parallel workers, or killed ones, leave behind
             path.unlink(missing_ok=True)
 
-    def restart(self) -> float:
-        """A new server on the same port; returns the seconds until it was healthy."""
-        self.stop()
-        return self.start()
-
     def pids(self) -> dict[int, str]:
         """PID → command line (NULs as spaces) of every process of the server."""
         return {} if self._process is None else _group_members(self._process.pid)
