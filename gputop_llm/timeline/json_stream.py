@@ -184,10 +184,10 @@ def _ends(stream: _Counted, error: Callable[[str], TraceError]) -> tuple[bytes, 
     return head, tail
 
 
-_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(-?\d+)')
+_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})\b')
 _SCHEMA = re.compile(r'"schemaVersion"\s*:\s*"?(\d+)')
 _RUNTIME = re.compile(r'"(cuda|hip)_runtime_version"\s*:\s*(\d+)')
-_RANK = re.compile(r'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+_RANK = re.compile(r'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b')
 
 
 def _parse_header(head: str, tail: str) -> Header:
@@ -218,14 +218,19 @@ def _devices(text: str) -> dict[int, DeviceProperties]:
     devices = {}
     for one in listed if isinstance(listed, list) else ():
         if isinstance(one, dict) and isinstance(one.get("id"), int):
-            major, minor = one.get("computeMajor"), one.get("computeMinor")
+            major, minor = _whole(one.get("computeMajor")), _whole(one.get("computeMinor"))
+            name = one.get("name")
             devices[one["id"]] = DeviceProperties(
-                name=one.get("name") or None,
-                sm_count=one.get("numSms"),
-                mem_total_bytes=one.get("totalGlobalMem"),
-                compute_capability=f"{major}.{minor}" if isinstance(major, int) else None,
+                name=name if isinstance(name, str) and name else None,
+                sm_count=_whole(one.get("numSms")),
+                mem_total_bytes=_whole(one.get("totalGlobalMem")),
+                compute_capability=None if major is None or minor is None else f"{major}.{minor}",
             )
     return devices
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
 
 
 def _short(error: Exception) -> str:

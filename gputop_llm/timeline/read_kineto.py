@@ -22,6 +22,9 @@ from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Pr
 
 OLD_PROFILER_DEVICE = "CUDA functions"
 NO_LAUNCHES = "the trace has no launch correlation"
+#: Times, in ns, and numbers beyond it are damage: columns hold 64 bits, and differences must fit as well.
+_FAR = 2**62
+_MANY_DEVICES = 2**30
 
 
 def read_kineto(
@@ -136,7 +139,11 @@ class _Rank:
         category = event.cat.lower() if event.cat else ""
         start = self._base + _ns(event.ts)
         end = start if event.dur is None else start + max(0, _ns(event.dur))
+        if not -_FAR < start <= end < _FAR:
+            raise ValueError("a time that no clock shows")
         name = event.name or ""
+        if not isinstance(name, str):
+            raise TypeError("a name that is no text")
         args = event.args or NO_ARGS
         builder = self.builder
         if category == "kernel" or category.startswith("gpu_mem"):
@@ -217,6 +224,8 @@ class _Rank:
         known = self._devices.get(number)
         if known is not None:
             return known
+        if abs(number) >= _MANY_DEVICES:
+            raise ValueError("a device number that no machine has")
         taken = {d.number for d in self.builder.devices}
         free = number if number not in taken else max(taken) + 1
         described = self.header.devices.get(number)
@@ -252,18 +261,20 @@ def _ns(microseconds: Decimal | None) -> int:
     """Exact nanoseconds: a float of absolute microseconds would lose them."""
     if microseconds is None:
         raise ValueError("an event without a time")
+    # Else 1e900000 would become a whole number of so many digits.
+    if microseconds.adjusted() > 15:
+        raise ValueError("a time that no clock shows")
     return int(microseconds * 1000)
 
 
 def _int(value: Any, default: int) -> int:
-    if type(value) is int:
-        return value if -(2**62) < value < 2**62 else default
     if value is None or isinstance(value, bool):
         return default
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, ArithmeticError):
         return default
+    return number if -_FAR < number < _FAR else default
 
 
 def _shapes(shapes: bytes) -> str:

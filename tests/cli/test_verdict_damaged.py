@@ -104,10 +104,18 @@ UNREADABLE = {
         lambda p: changed(p, f"ALTER TABLE {KERNELS} RENAME COLUMN start TO began"),
         "start",
     ),
+    "a schema with bytes that are no text": (lambda p: schema_spoilt(p), "damaged"),
     "huge and sparse": (lambda p: sparse(p, b""), "neither"),
     "huge and sparse trace": (lambda p: sparse(p, b'{"traceEvents":['), "limit"),
     "bomb": (bomb, "times its size"),
 }
+
+
+def schema_spoilt(tmp_path):
+    path = export(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"CREATE TABLE " + KERNELS.encode(), b"CREATE \xff\xfeBLE " + KERNELS.encode()))
+    return path
 
 
 def other_database(tmp_path):
@@ -146,6 +154,24 @@ MENDED = {
     "JSON with zeros behind it": (preallocated, "cut off after 40 events", 0),
     "invalid escapes": (lambda p: written(p, events(event(name=r'"torch\cuda\streams"'))), "mended", 0),
     "NaN": (lambda p: written(p, events(event(dur="NaN"))), "mended", 0),
+    "a time of a million digits": (lambda p: written(p, events(event(ts="1e900000"))), "left out", 0),
+    "times that no clock shows": (lambda p: written(p, events(event(ts="1e15", dur="9e15"))), "left out", 0),
+    "a name that is a number": (lambda p: written(p, events(event(name="5"))), "left out", 0),
+    "a device that no machine has": (
+        lambda p: written(p, events(event(args='{"device":9999999999,"stream":7}'))),
+        "left out",
+        0,
+    ),
+    "a header of wrong types": (
+        lambda p: written(p, b'{"deviceProperties":[{"id":0,"name":5,"numSms":"x"}],' + events()[1:]),
+        "GPU busy: 90",
+        0,
+    ),
+    "a GPU that no machine has": (
+        lambda p: changed(p, "UPDATE TARGET_INFO_GPU SET id = 3000000000", "DELETE FROM TARGET_INFO_CUDA_DEVICE"),
+        "names of the GPUs",
+        0,
+    ),
     "no time": (lambda p: written(p, events(event(ts='"soon"'))), "left out", 0),
     "arguments of a wrong type": (lambda p: written(p, events(event(args="[1]"))), "left out", 0),
     "values of a wrong type": (lambda p: changed(p, f"UPDATE {KERNELS} SET start='x' WHERE rowid=3"), "wrong type", 0),
