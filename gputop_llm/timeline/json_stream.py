@@ -23,6 +23,7 @@ _RATIO_FROM_BYTES = 64 << 20
 CHUNK = 1 << 20
 HEAD = 1 << 20
 TAIL = 1 << 16
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 class TraceError(GputopError):
@@ -64,7 +65,7 @@ class TraceFile:
         progress: told the share read.
         cancelled: asked once per chunk.
 
-    `warnings` are complete after `events()` has ended.
+    `warnings` are complete, and `cut` is known, after `events()` has ended.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class TraceFile:
     ) -> None:
         self.path = path
         self.warnings: list[str] = []
+        self.cut = False
         self._progress = progress
         self._cancelled = cancelled
         self._size = 0
@@ -112,6 +114,7 @@ class TraceFile:
             self.warnings.append(f"{self.path.name} is not valid JSON; it was mended while reading ({chunks.mended})")
         if chunks.lost:
             self.warnings.append(f"{chunks.lost} damaged pieces of {self.path.name} were left out")
+        self.cut = chunks.cut
         if chunks.cut:
             self.warnings.append(f"{self.path.name} is cut off after {count} events: what came later is lost")
 
@@ -145,14 +148,27 @@ class _Counted:
     def __init__(self, stream: Any, raw: BinaryIO, error: Callable[[str], TraceError]) -> None:
         self._stream, self._raw, self._error = stream, raw, error
         self._count = 0
+        self._failure: Exception | None = None
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(CHUNK if size is None or size < 0 else size)
+        data = self._unpacked(CHUNK if size is None or size < 0 else size)
         self._count += len(data)
         if self._count > MAX_BYTES:
             raise self._error(f"it is larger than {MAX_BYTES >> 30} GiB when unpacked")
         if self._count > max(_RATIO_FROM_BYTES, _MAX_RATIO * self._raw.tell()):
             raise self._error(f"it unpacks to more than {_MAX_RATIO} times its size, which no trace does")
+        return data
+
+    def _unpacked(self, size: int) -> bytes:
+        """Up to `size` bytes; what lies before damage in the compression is given first."""
+        data = b""
+        try:
+            while self._failure is None and len(data) < size and (piece := self._stream.read1(size - len(data))):
+                data += piece
+        except _DAMAGED as failure:
+            self._failure = failure
+        if self._failure is not None and not data:
+            raise self._failure
         return data
 
     def raw_position(self) -> int:
@@ -178,7 +194,7 @@ def _ends(stream: _Counted, error: Callable[[str], TraceError]) -> tuple[bytes, 
         tail = head[-TAIL:]
         while chunk := stream.read(CHUNK):
             tail = (tail + chunk)[-TAIL:]
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as failure:
+    except _DAMAGED as failure:
         if not head:
             raise error(f"its compression is damaged ({_short(failure)})") from None
     return head, tail
@@ -243,7 +259,6 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LONGEST = 64 << 20
 # Boundaries inside an event's own lists of objects look the same: so many are tried before a chunk is called damaged.
 _TRIES = 8
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 class _Chunks:

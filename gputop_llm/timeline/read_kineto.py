@@ -15,7 +15,7 @@ import numpy as np
 
 from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.json_events import NO_ARGS, Args, Event
-from gputop_llm.timeline.json_stream import Header, TraceFile
+from gputop_llm.timeline.json_stream import Header, TraceError, TraceFile
 from gputop_llm.timeline.kineto_names import api_name, copy_kind, copy_memories, is_api
 from gputop_llm.timeline.launch_shape import packed_of
 from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Process, Thread, Timeline
@@ -100,11 +100,19 @@ class _Rank:
         builder.processes.append(Process(None))
         self.header = self.file.header()
         self._base = self.header.base_ns
+        taken = 0
         for event in self.file.events():
             try:
                 self._take(event)
+                taken += 1
             except (TypeError, ValueError, ArithmeticError, AttributeError, OverflowError):
                 self._skipped += 1
+        if self._skipped and not taken:
+            raise TraceError(
+                f"cannot read {self.file.path}",
+                f"none of its {self._skipped:,} events has a name, a time and a duration that can be",
+                "record it again",
+            )
         name = self._process_names.get(self._main_pid) if self._main_pid is not None else None
         builder.processes[self.process] = Process(self._main_pid, name, self.header.rank)
         for (pid, tid), position in self._threads.items():
@@ -138,9 +146,9 @@ class _Rank:
     def _take_span(self, event: Event) -> None:
         category = event.cat.lower() if event.cat else ""
         start = self._base + _ns(event.ts)
-        end = start if event.dur is None else start + max(0, _ns(event.dur))
+        end = start if event.dur is None else start + _ns(event.dur)
         if not -_FAR < start <= end < _FAR:
-            raise ValueError("a time that no clock shows")
+            raise ValueError("a time that no clock shows, or an end before the start")
         name = event.name or ""
         if not isinstance(name, str):
             raise TypeError("a name that is no text")
@@ -309,7 +317,9 @@ def _missing(builder: TimelineBuilder, ranks: Sequence[_Rank]) -> dict[str, str]
         missing["launches"] = NO_LAUNCHES
     if not len(builder.ops):
         missing["device_activity"] = (
-            "no device activity in the trace (CUDA activity was off, or the window closed too early)"
+            "the trace is cut off before its first device activity"
+            if any(rank.file.cut for rank in ranks)
+            else "no device activity in the trace (CUDA activity was off, or the window closed too early)"
         )
     if any(rank.old_profiler for rank in ranks):
         missing["launches"] = NO_LAUNCHES + " (old autograd profiler)"
