@@ -173,7 +173,8 @@ class Viewer:
         if cast(MonitorScreen, self.app.screen).command == "help":
             self.app.pop_screen()
         else:
-            self.open("help")
+            # Over what is shown: leaving it goes back there, not to the verdict.
+            self.app.push_screen(OVER["help"](self))
 
     # -- timeline --------------------------------------------------------------
 

@@ -217,6 +217,8 @@ async def test_help_names_every_key(key):
             assert command.help in shown
         await it.press(key)
         assert it.on_top == "verdict"
+        await it.press("2", key, "escape")
+        assert it.on_top == "timeline"
 
 
 @keys_of("suspend")
