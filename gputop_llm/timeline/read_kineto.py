@@ -92,7 +92,9 @@ class _Rank:
     @property
     def tool(self) -> str:
         """What recorded it."""
-        return "old autograd profiler" if self.old_profiler else f"Kineto ({self.header.runtime or 'CUDA'})"
+        if self.old_profiler:
+            return "old autograd profiler"
+        return f"Kineto ({self.header.runtime})" if self.header.runtime else "Kineto"
 
     def read(self) -> _Rank:
         """Takes all events of the file."""
