@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -166,6 +167,14 @@ def test_captures_of_two_kinds_are_wrong_usage(capsys):
 
 def test_one_file_named_twice_is_wrong_usage(capsys):
     assert verdict(capsys, VLLM, VLLM)[0] == 2
+
+
+def test_a_copy_of_a_trace_is_no_further_rank(capsys, tmp_path):
+    copy = shutil.copy(HEALTHY, tmp_path / "rank1.json.gz")
+    code, out, err = verdict(capsys, HEALTHY, str(copy))
+
+    assert (code, out) == (2, "")
+    assert "hold the same" in err
 
 
 def test_no_file_is_wrong_usage(capsys):
