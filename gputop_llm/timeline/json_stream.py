@@ -275,6 +275,8 @@ class _Chunks:
 
     def __iter__(self) -> Iterator[list[Event]]:
         buffer = self._start()
+        if buffer is None:
+            return
         while True:
             while not self._ended and len(buffer) < CHUNK:
                 buffer += self._read()
@@ -299,8 +301,8 @@ class _Chunks:
             yield events
             buffer = buffer[position:].lstrip(b" \t\r\n").removeprefix(b",")
 
-    def _start(self) -> bytes:
-        """The text from the first event on."""
+    def _start(self) -> bytes | None:
+        """The text from the first event on; None where there is no list of events."""
         buffer = b""
         while not self._ended:
             buffer += self._read()
@@ -311,7 +313,7 @@ class _Chunks:
                 return buffer[match.end() :]
             # The end may hold the beginning of it; the rest of what stands before the events is of no use.
             buffer = buffer[-TAIL:]
-        return b""
+        return None
 
     def _last(self, buffer: bytes) -> Iterator[list[Event]]:
         """What is left: the last events, the end of the array, and what stands behind it."""

@@ -81,6 +81,7 @@ class _Rank:
         self.span: tuple[int, int] | None = None
         self.node_level = False
         self.old_profiler = False
+        self.others = 0
         self._threads: dict[tuple[Any, Any], int] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._process_names: dict[Any, str] = {}
@@ -137,6 +138,8 @@ class _Rank:
             self._take_span(event)
         elif phase == "M":
             self._take_name(event)
+        else:
+            self.others += 1
 
     def _take_name(self, event: Event) -> None:
         name = event.args.name if event.args else None
@@ -178,7 +181,9 @@ class _Rank:
         elif not category and event.pid == OLD_PROFILER_DEVICE:
             self.old_profiler = True
             self._append_op(start, end, Kind.KERNEL, self._device(0), -1, name, 0, args)
-        # All else frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
+        else:
+            # It frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
+            self.others += 1
 
     def _take_device_op(self, category: str, name: str, start: int, end: int, args: Args, event: Event) -> None:
         device = self._device(_int(args.device, _int(event.pid, 0)))
@@ -318,11 +323,14 @@ def _missing(builder: TimelineBuilder, ranks: Sequence[_Rank]) -> dict[str, str]
     if not len(builder.calls):
         missing["launches"] = NO_LAUNCHES
     if not len(builder.ops):
-        missing["device_activity"] = (
-            "the trace is cut off before its first device activity"
-            if any(rank.file.cut for rank in ranks)
-            else "no device activity in the trace (CUDA activity was off, or the window closed too early)"
-        )
+        others = sum(rank.others for rank in ranks)
+        if any(rank.file.cut for rank in ranks):
+            why = "the trace is cut off before its first device activity"
+        elif others and not any(map(len, (builder.calls, builder.cpu_ops, builder.ranges))):
+            why = f"none of its {others:,} events is a kernel, an operator or a CUDA call: another program's trace?"
+        else:
+            why = "no device activity in the trace (CUDA activity was off, or the window closed too early)"
+        missing["device_activity"] = why
     if any(rank.old_profiler for rank in ranks):
         missing["launches"] = NO_LAUNCHES + " (old autograd profiler)"
         missing["streams"] = "the trace has no streams (old autograd profiler)"

@@ -60,7 +60,8 @@ def _nothing(timeline: Timeline) -> str:
     else:
         why = origin.missing.get("device_activity", "no device activity lies in the window")
     known = (timeline.ops, timeline.calls, timeline.cpu_ops, timeline.ranges, timeline.os_waits)
-    what = "no GPU activity was recorded" if any(map(len, known)) else "no events were recorded"
+    some = any(map(len, known)) or why.startswith("none of its")
+    what = "no GPU activity was recorded" if some else "no events were recorded"
     todo = _AGAIN.get(origin.format, "record again")
     if "update nsys" in why:
         todo = "then repeat the capture"

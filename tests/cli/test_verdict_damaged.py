@@ -203,6 +203,13 @@ def test_a_trace_cut_before_its_first_kernel_is_not_one_without_cuda_activity(ca
     assert "the trace is cut off before its first device activity; copy it again" in " ".join(out.split())
 
 
+def test_a_trace_of_another_program_is_not_said_to_hold_no_events(capsys, tmp_path):
+    code, out, _ = verdict(capsys, written(tmp_path, b'[{"ph":"B","cat":"toplevel","name":"Task","pid":1,"ts":5}]'))
+
+    assert code == 4
+    assert "none of its 1 events is a kernel, an operator or a CUDA call" in " ".join(out.split())
+
+
 def test_device_rows_without_a_duration_are_not_called_no_events(capsys, tmp_path):
     path = written(tmp_path, events().replace(b'"dur":900', b'"dur":0'))
     code, out, _ = verdict(capsys, path)
