@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.builder import NO_WORK, TimelineBuilder
 from gputop_llm.timeline.json_events import NO_ARGS, Args, Event
 from gputop_llm.timeline.json_stream import Header, TraceError, TraceFile
 from gputop_llm.timeline.kineto_names import api_name, copy_kind, copy_memories, is_api
@@ -47,7 +47,8 @@ def read_kineto(
         _Rank(builder, TraceFile(path, _share(progress, position, len(paths)), cancelled)).read()
         for position, path in enumerate(paths)
     ]
-    warnings = tuple(dict.fromkeys(w for rank in ranks for w in rank.warnings()))
+    warnings = [f"{rank.file.path.name}: {NO_WORK}" for rank in ranks if len(ranks) > 1 and not rank.works]
+    warnings += [warning for rank in ranks for warning in rank.warnings()]
     recorded = [rank.span for rank in ranks if rank.span is not None]
     # All ranks must have been recording: the window is what their records share.
     start = end = 0
@@ -64,7 +65,7 @@ def read_kineto(
         schema=ranks[0].header.schema,
         window_from=window_from,
         node_level=any(rank.node_level for rank in ranks),
-        warnings=warnings,
+        warnings=tuple(dict.fromkeys(warnings)),
         missing=_missing(builder, ranks),
     )
     return builder.build(origin, start, end)
@@ -82,6 +83,7 @@ class _Rank:
         self.node_level = False
         self.old_profiler = False
         self.others = 0
+        self.works = False
         self._threads: dict[tuple[Any, Any], int] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._process_names: dict[Any, str] = {}
@@ -213,6 +215,7 @@ class _Rank:
         graph = _int(args.graph_id, -1)
         if node > 0:
             self.node_level = True
+        self.works = True
         builder = self.builder
         builder.ops.append(
             start,

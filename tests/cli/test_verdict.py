@@ -151,6 +151,20 @@ def test_several_traces_are_ranks_of_one_run(capsys, tmp_path):
     assert len(said["capture"]["files"]) == 2
 
 
+@pytest.mark.parametrize("write", [to_kineto, to_nsys_sqlite, to_native])
+def test_a_rank_that_recorded_no_gpu_work_is_named(capsys, tmp_path, write):
+    quiet = Simulation()
+    host = quiet.host(quiet.process(4001, "python"))
+    with host.op("aten::empty"):
+        host.run(40_000_000)
+    paths = [write(busy_schedule(), tmp_path / "rank0"), write(quiet.schedule(), tmp_path / "rank1")]
+    code, out, _ = verdict(capsys, *map(str, paths))
+
+    assert code == 0
+    assert "rank1: no GPU activity in it" in out
+    assert "rank0: no GPU activity" not in out
+
+
 def test_traces_that_share_no_moment_are_no_ranks_of_one_run(capsys):
     code, out, err = verdict(capsys, HEALTHY, str(CAPTURES / "public/tl_h100_qwen.json.gz"))
 
