@@ -54,6 +54,9 @@ def write_perfetto(
         packed = path.suffix == ".gz"
     draft = None
     try:
+        # A device or pipe would be replaced by a file: /dev/null, for every program of the machine.
+        if path.exists() and not path.is_file():
+            raise GputopError(f"cannot write {printable(str(path))}", "it is not a regular file", "give another name")
         handle, draft = tempfile.mkstemp(prefix=".gputop-llm-", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             # A fixed time: the same window gives the same bytes.

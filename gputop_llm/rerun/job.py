@@ -208,6 +208,9 @@ def write_whole(path: Path, text: str) -> None:
         GputopError: it can't be written.
     """
     try:
+        # A device or pipe would be replaced by a file: /dev/stdout, for every program of the machine.
+        if path.exists() and not path.is_file():
+            raise GputopError(f"cannot write {path}", "it is not a regular file", "name another place")
         handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".gputop-llm-")
         try:
             with open(handle, "w", encoding="utf-8") as file:

@@ -36,6 +36,9 @@ _DTYPES = {"kind": np.uint8, "copy_kind": np.uint8, "src_memory": np.uint8, "dst
 _SMALL = {"device", "process", "name_id", "thread", "shapes_id"}
 
 
+#: What is said of one of several captures.
+NO_WORK = "no GPU activity in it, so nothing of its process is in the GPUs' figures"
+
 # Appended rows wait in a small buffer: filling columns many rows at a time is three times as fast.
 _BUFFERED = 4096
 

@@ -23,6 +23,7 @@ _RATIO_FROM_BYTES = 64 << 20
 CHUNK = 1 << 20
 HEAD = 1 << 20
 TAIL = 1 << 16
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 class TraceError(GputopError):
@@ -64,7 +65,7 @@ class TraceFile:
         progress: told the share read.
         cancelled: asked once per chunk.
 
-    `warnings` are complete after `events()` has ended.
+    `warnings` are complete, and `cut` is known, after `events()` has ended.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class TraceFile:
     ) -> None:
         self.path = path
         self.warnings: list[str] = []
+        self.cut = False
         self._progress = progress
         self._cancelled = cancelled
         self._size = 0
@@ -112,6 +114,7 @@ class TraceFile:
             self.warnings.append(f"{self.path.name} is not valid JSON; it was mended while reading ({chunks.mended})")
         if chunks.lost:
             self.warnings.append(f"{chunks.lost} damaged pieces of {self.path.name} were left out")
+        self.cut = chunks.cut
         if chunks.cut:
             self.warnings.append(f"{self.path.name} is cut off after {count} events: what came later is lost")
 
@@ -145,14 +148,27 @@ class _Counted:
     def __init__(self, stream: Any, raw: BinaryIO, error: Callable[[str], TraceError]) -> None:
         self._stream, self._raw, self._error = stream, raw, error
         self._count = 0
+        self._failure: Exception | None = None
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(CHUNK if size is None or size < 0 else size)
+        data = self._unpacked(CHUNK if size is None or size < 0 else size)
         self._count += len(data)
         if self._count > MAX_BYTES:
             raise self._error(f"it is larger than {MAX_BYTES >> 30} GiB when unpacked")
         if self._count > max(_RATIO_FROM_BYTES, _MAX_RATIO * self._raw.tell()):
             raise self._error(f"it unpacks to more than {_MAX_RATIO} times its size, which no trace does")
+        return data
+
+    def _unpacked(self, size: int) -> bytes:
+        """Up to `size` bytes; what lies before damage in the compression is given first."""
+        data = b""
+        try:
+            while self._failure is None and len(data) < size and (piece := self._stream.read1(size - len(data))):
+                data += piece
+        except _DAMAGED as failure:
+            self._failure = failure
+        if self._failure is not None and not data:
+            raise self._failure
         return data
 
     def raw_position(self) -> int:
@@ -178,16 +194,16 @@ def _ends(stream: _Counted, error: Callable[[str], TraceError]) -> tuple[bytes, 
         tail = head[-TAIL:]
         while chunk := stream.read(CHUNK):
             tail = (tail + chunk)[-TAIL:]
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as failure:
+    except _DAMAGED as failure:
         if not head:
             raise error(f"its compression is damaged ({_short(failure)})") from None
     return head, tail
 
 
-_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(-?\d+)')
+_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})\b')
 _SCHEMA = re.compile(r'"schemaVersion"\s*:\s*"?(\d+)')
 _RUNTIME = re.compile(r'"(cuda|hip)_runtime_version"\s*:\s*(\d+)')
-_RANK = re.compile(r'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+_RANK = re.compile(r'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b')
 
 
 def _parse_header(head: str, tail: str) -> Header:
@@ -218,14 +234,19 @@ def _devices(text: str) -> dict[int, DeviceProperties]:
     devices = {}
     for one in listed if isinstance(listed, list) else ():
         if isinstance(one, dict) and isinstance(one.get("id"), int):
-            major, minor = one.get("computeMajor"), one.get("computeMinor")
+            major, minor = _whole(one.get("computeMajor")), _whole(one.get("computeMinor"))
+            name = one.get("name")
             devices[one["id"]] = DeviceProperties(
-                name=one.get("name") or None,
-                sm_count=one.get("numSms"),
-                mem_total_bytes=one.get("totalGlobalMem"),
-                compute_capability=f"{major}.{minor}" if isinstance(major, int) else None,
+                name=name if isinstance(name, str) and name else None,
+                sm_count=_whole(one.get("numSms")),
+                mem_total_bytes=_whole(one.get("totalGlobalMem")),
+                compute_capability=None if major is None or minor is None else f"{major}.{minor}",
             )
     return devices
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
 
 
 def _short(error: Exception) -> str:
@@ -238,7 +259,6 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LONGEST = 64 << 20
 # Boundaries inside an event's own lists of objects look the same: so many are tried before a chunk is called damaged.
 _TRIES = 8
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 class _Chunks:
@@ -255,6 +275,8 @@ class _Chunks:
 
     def __iter__(self) -> Iterator[list[Event]]:
         buffer = self._start()
+        if buffer is None:
+            return
         while True:
             while not self._ended and len(buffer) < CHUNK:
                 buffer += self._read()
@@ -279,8 +301,8 @@ class _Chunks:
             yield events
             buffer = buffer[position:].lstrip(b" \t\r\n").removeprefix(b",")
 
-    def _start(self) -> bytes:
-        """The text from the first event on."""
+    def _start(self) -> bytes | None:
+        """The text from the first event on; None where there is no list of events."""
         buffer = b""
         while not self._ended:
             buffer += self._read()
@@ -291,7 +313,7 @@ class _Chunks:
                 return buffer[match.end() :]
             # The end may hold the beginning of it; the rest of what stands before the events is of no use.
             buffer = buffer[-TAIL:]
-        return b""
+        return None
 
     def _last(self, buffer: bytes) -> Iterator[list[Event]]:
         """What is left: the last events, the end of the array, and what stands behind it."""

@@ -34,6 +34,8 @@ _STEPS = 500_000
 MAX_TEXT = 8192
 _LOCKED_S = 1.0
 _WRONG_TYPE = "values of a wrong type"
+#: The second is what Python makes of a complaint that quotes damaged bytes of the file.
+_FAILURES = (sqlite3.Error, UnicodeDecodeError)
 
 
 class NsysDb:
@@ -96,7 +98,7 @@ class NsysDb:
         """The rows of a small query, as SQLite gives them, at most `limit`."""
         try:
             return list(islice(self._connection.execute(sql, parameters), limit))
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise self._failure(error) from error
 
     def chunks(
@@ -169,7 +171,7 @@ class NsysDb:
                     pieces, texts = [], []
             if pieces:
                 yield _by_column(columns, pieces), texts
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise self._failure(error) from error
 
     def _numbers(
@@ -209,7 +211,7 @@ class NsysDb:
     def _cancel(self) -> GputopError:
         return GputopError(f"reading {shown(self.label)} was cancelled")
 
-    def _failure(self, error: sqlite3.Error) -> GputopError:
+    def _failure(self, error: Exception) -> GputopError:
         if "interrupted" in str(error) and self._cancelled():
             return self._cancel()
         return _sentence(self.label, error)
@@ -248,12 +250,12 @@ def _open(path: Path, label: Path) -> sqlite3.Connection:
                 f"part of it is in {shown(label)}{unwritten[0]}, which cannot be joined here ({error})",
                 "let the program that writes it finish, or copy both files to a folder you may write to",
             ) from error
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         raise _sentence(label, error) from error
     # A read-only folder, or a file system without locks.
     try:
         return _connect(real, immutable=True)
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         raise _sentence(label, error) from error
 
 
@@ -270,7 +272,7 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error:
+    except _FAILURES:
         connection.close()
         raise
     return connection
@@ -296,8 +298,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sentence(label: Path, error: sqlite3.Error) -> GputopError:
+def _sentence(label: Path, error: Exception) -> GputopError:
     what, text = f"cannot read {shown(label)}", str(error)
+    if isinstance(error, UnicodeDecodeError):
+        text = "malformed texts"
     if "locked" in text or "busy" in text:
         return GputopError(what, "another program is writing it", "wait until the export has finished")
     if "malformed" in text or "not a database" in text or "corrupt" in text:

@@ -108,7 +108,11 @@ def export_nsys_rep(
             f"the report{report} is newer than the newest nsys here ({_dotted(nsys.version) or shown(nsys.path)})",
             "update nsys, or where it was taken run: nsys export --type sqlite FILE",
         )
-    raise GputopError(what, f"{shown(nsys.path)} failed ({said or f'status {status}, no message'})")
+    raise GputopError(
+        what,
+        f"{shown(nsys.path)} failed ({said or f'status {status}, no message'})",
+        "copy the report again, whole, or where it was taken run: nsys export --type sqlite FILE",
+    )
 
 
 def places() -> list[Path]:

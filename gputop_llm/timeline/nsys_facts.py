@@ -158,7 +158,7 @@ def _gpus(db: NsysDb) -> tuple[Gpu, ...]:
     for number, name, sms, bandwidth, memory, major, minor, uuid, ordinal in db.rows(
         f"SELECT {columns} FROM {schema.GPUS}", limit=1024
     ):
-        if not isinstance(number, int):
+        if not _is_number(number):
             continue
         device = Device(
             number=number,
@@ -182,7 +182,16 @@ def _ordinals(db: NsysDb) -> dict[tuple[int, int], int]:
     if not db.has(schema.CUDA_DEVICES, "gpuId", "cudaId", "pid"):
         return {}
     rows = db.rows(f"SELECT pid, cudaId, gpuId FROM {schema.CUDA_DEVICES}")
-    return {(pid, ordinal): gpu for pid, ordinal, gpu in rows if all(isinstance(v, int) for v in (pid, ordinal, gpu))}
+    return {
+        (pid, ordinal): gpu
+        for pid, ordinal, gpu in rows
+        if isinstance(pid, int) and _is_number(ordinal) and _is_number(gpu)
+    }
+
+
+def _is_number(value: object) -> bool:
+    """Whether it can be the number of a GPU."""
+    return isinstance(value, int) and 0 <= value < 1 << 16
 
 
 def _diagnostics(db: NsysDb) -> tuple[tuple[str, str], ...]:

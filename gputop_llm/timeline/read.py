@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +39,7 @@ def read_capture(
     `progress` gets the share that is done, 0 to 1.
 
     Raises:
-        UsageError: the files are of different forms, or one is named twice.
+        UsageError: the files are of different forms, or two are the same.
         GputopError: a file can't be read, is no capture, traces share no moment, or `cancelled` said yes.
     """
     if len({path.resolve() for path in paths}) < len(paths):
@@ -47,6 +49,11 @@ def read_capture(
         raise UsageError(
             "the files are of different kinds", "one run is read from captures of one kind", "give them one at a time"
         )
+    for one, other in combinations(paths, 2):
+        if one.stat().st_size == other.stat().st_size and filecmp.cmp(one, other, shallow=False):
+            raise UsageError(
+                f"{shown(one)} and {shown(other)} hold the same", "each file must be another rank of the run"
+            )
     if forms == {"nsys"}:
         return read_nsys(paths, progress, cancelled)
     if forms == {"native"}:

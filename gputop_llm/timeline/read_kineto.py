@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.builder import NO_WORK, TimelineBuilder
 from gputop_llm.timeline.json_events import NO_ARGS, Args, Event
-from gputop_llm.timeline.json_stream import Header, TraceFile
+from gputop_llm.timeline.json_stream import Header, TraceError, TraceFile
 from gputop_llm.timeline.kineto_names import api_name, copy_kind, copy_memories, is_api
 from gputop_llm.timeline.launch_shape import packed_of
 from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Process, Thread, Timeline
 
 OLD_PROFILER_DEVICE = "CUDA functions"
 NO_LAUNCHES = "the trace has no launch correlation"
+#: Times, in ns, and numbers beyond it are damage: columns hold 64 bits, and differences must fit as well.
+_FAR = 2**62
+_MANY_DEVICES = 2**30
 
 
 def read_kineto(
@@ -44,7 +47,8 @@ def read_kineto(
         _Rank(builder, TraceFile(path, _share(progress, position, len(paths)), cancelled)).read()
         for position, path in enumerate(paths)
     ]
-    warnings = tuple(dict.fromkeys(w for rank in ranks for w in rank.warnings()))
+    warnings = [f"{rank.file.path.name}: {NO_WORK}" for rank in ranks if len(ranks) > 1 and not rank.works]
+    warnings += [warning for rank in ranks for warning in rank.warnings()]
     recorded = [rank.span for rank in ranks if rank.span is not None]
     # All ranks must have been recording: the window is what their records share.
     start = end = 0
@@ -61,7 +65,7 @@ def read_kineto(
         schema=ranks[0].header.schema,
         window_from=window_from,
         node_level=any(rank.node_level for rank in ranks),
-        warnings=warnings,
+        warnings=tuple(dict.fromkeys(warnings)),
         missing=_missing(builder, ranks),
     )
     return builder.build(origin, start, end)
@@ -78,6 +82,8 @@ class _Rank:
         self.span: tuple[int, int] | None = None
         self.node_level = False
         self.old_profiler = False
+        self.others = 0
+        self.works = False
         self._threads: dict[tuple[Any, Any], int] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._process_names: dict[Any, str] = {}
@@ -89,7 +95,9 @@ class _Rank:
     @property
     def tool(self) -> str:
         """What recorded it."""
-        return "old autograd profiler" if self.old_profiler else f"Kineto ({self.header.runtime or 'CUDA'})"
+        if self.old_profiler:
+            return "old autograd profiler"
+        return f"Kineto ({self.header.runtime})" if self.header.runtime else "Kineto"
 
     def read(self) -> _Rank:
         """Takes all events of the file."""
@@ -97,11 +105,19 @@ class _Rank:
         builder.processes.append(Process(None))
         self.header = self.file.header()
         self._base = self.header.base_ns
+        taken = 0
         for event in self.file.events():
             try:
                 self._take(event)
+                taken += 1
             except (TypeError, ValueError, ArithmeticError, AttributeError, OverflowError):
                 self._skipped += 1
+        if self._skipped and not taken:
+            raise TraceError(
+                f"cannot read {self.file.path}",
+                f"none of its {self._skipped:,} events has a name, a time and a duration that can be",
+                "record it again",
+            )
         name = self._process_names.get(self._main_pid) if self._main_pid is not None else None
         builder.processes[self.process] = Process(self._main_pid, name, self.header.rank)
         for (pid, tid), position in self._threads.items():
@@ -124,6 +140,8 @@ class _Rank:
             self._take_span(event)
         elif phase == "M":
             self._take_name(event)
+        else:
+            self.others += 1
 
     def _take_name(self, event: Event) -> None:
         name = event.args.name if event.args else None
@@ -135,8 +153,12 @@ class _Rank:
     def _take_span(self, event: Event) -> None:
         category = event.cat.lower() if event.cat else ""
         start = self._base + _ns(event.ts)
-        end = start if event.dur is None else start + max(0, _ns(event.dur))
+        end = start if event.dur is None else start + _ns(event.dur)
+        if not -_FAR < start <= end < _FAR:
+            raise ValueError("a time that no clock shows, or an end before the start")
         name = event.name or ""
+        if not isinstance(name, str):
+            raise TypeError("a name that is no text")
         args = event.args or NO_ARGS
         builder = self.builder
         if category == "kernel" or category.startswith("gpu_mem"):
@@ -161,7 +183,9 @@ class _Rank:
         elif not category and event.pid == OLD_PROFILER_DEVICE:
             self.old_profiler = True
             self._append_op(start, end, Kind.KERNEL, self._device(0), -1, name, 0, args)
-        # All else frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
+        else:
+            # It frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
+            self.others += 1
 
     def _take_device_op(self, category: str, name: str, start: int, end: int, args: Args, event: Event) -> None:
         device = self._device(_int(args.device, _int(event.pid, 0)))
@@ -191,6 +215,7 @@ class _Rank:
         graph = _int(args.graph_id, -1)
         if node > 0:
             self.node_level = True
+        self.works = True
         builder = self.builder
         builder.ops.append(
             start,
@@ -217,6 +242,8 @@ class _Rank:
         known = self._devices.get(number)
         if known is not None:
             return known
+        if abs(number) >= _MANY_DEVICES:
+            raise ValueError("a device number that no machine has")
         taken = {d.number for d in self.builder.devices}
         free = number if number not in taken else max(taken) + 1
         described = self.header.devices.get(number)
@@ -252,18 +279,20 @@ def _ns(microseconds: Decimal | None) -> int:
     """Exact nanoseconds: a float of absolute microseconds would lose them."""
     if microseconds is None:
         raise ValueError("an event without a time")
+    # Else 1e900000 would become a whole number of so many digits.
+    if microseconds.adjusted() > 15:
+        raise ValueError("a time that no clock shows")
     return int(microseconds * 1000)
 
 
 def _int(value: Any, default: int) -> int:
-    if type(value) is int:
-        return value if -(2**62) < value < 2**62 else default
     if value is None or isinstance(value, bool):
         return default
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, ArithmeticError):
         return default
+    return number if -_FAR < number < _FAR else default
 
 
 def _shapes(shapes: bytes) -> str:
@@ -297,9 +326,14 @@ def _missing(builder: TimelineBuilder, ranks: Sequence[_Rank]) -> dict[str, str]
     if not len(builder.calls):
         missing["launches"] = NO_LAUNCHES
     if not len(builder.ops):
-        missing["device_activity"] = (
-            "no device activity in the trace (CUDA activity was off, or the window closed too early)"
-        )
+        others = sum(rank.others for rank in ranks)
+        if any(rank.file.cut for rank in ranks):
+            why = "the trace is cut off before its first device activity"
+        elif others and not any(map(len, (builder.calls, builder.cpu_ops, builder.ranges))):
+            why = f"none of its {others:,} events is a kernel, an operator or a CUDA call: another program's trace?"
+        else:
+            why = "no device activity in the trace (CUDA activity was off, or the window closed too early)"
+        missing["device_activity"] = why
     if any(rank.old_profiler for rank in ranks):
         missing["launches"] = NO_LAUNCHES + " (old autograd profiler)"
         missing["streams"] = "the trace has no streams (old autograd profiler)"

@@ -11,7 +11,7 @@ from typing import Any
 
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import native_format as form
-from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.builder import NO_WORK, TimelineBuilder
 from gputop_llm.timeline.model import Origin, Timeline
 from gputop_llm.timeline.native_chunks import MAX_BYTES
 from gputop_llm.timeline.native_devices import NativeDevices
@@ -47,6 +47,7 @@ def read_native(
     builder = TimelineBuilder()
     devices = NativeDevices()
     records: list[NativeRecord] = []
+    idle: list[NativeRecord] = []
     for position, path in enumerate(paths):
 
         def share(done: float, position: int = position) -> None:
@@ -55,12 +56,17 @@ def read_native(
 
         with unpacked(path, lambda done, share=share: share(done / 2), stop, MAX_BYTES) as plain:  # type: ignore[misc]
             record = NativeRecord(plain, path, position if len(paths) > 1 else None, stop)
+            before = len(builder.ops)
             record.read(builder, devices, lambda done, share=share: share(0.5 + done / 2))  # type: ignore[misc]
             records.append(record)
-    return with_samples(_joined(records, builder, devices), paths)
+            if len(builder.ops) == before:
+                idle.append(record)
+    return with_samples(_joined(records, idle, builder, devices), paths)
 
 
-def _joined(records: Sequence[NativeRecord], builder: TimelineBuilder, devices: NativeDevices) -> Timeline:
+def _joined(
+    records: Sequence[NativeRecord], idle: Sequence[NativeRecord], builder: TimelineBuilder, devices: NativeDevices
+) -> Timeline:
     start, end = max(record.window[0] for record in records), min(record.window[1] for record in records)
     if start >= end:
         if len(records) > 1:
@@ -78,6 +84,8 @@ def _joined(records: Sequence[NativeRecord], builder: TimelineBuilder, devices: 
         )
     for record in records:
         name = f"{shown(Path(record.label.name))}: " if len(records) > 1 else ""
+        if len(records) > 1 and record in idle:
+            warnings.append(name + NO_WORK)
         warnings += [name + text for text in record.warnings()]
     builder.devices += devices.devices()
     return builder.build(

@@ -12,7 +12,7 @@ from pathlib import Path
 from gputop_llm.errors import GputopError
 from gputop_llm.timeline import nsys_facts
 from gputop_llm.timeline import nsys_schema as schema
-from gputop_llm.timeline.builder import TimelineBuilder
+from gputop_llm.timeline.builder import NO_WORK, TimelineBuilder
 from gputop_llm.timeline.model import GpuMetrics, Origin, Timeline
 from gputop_llm.timeline.nsys_activity import NsysActivity
 from gputop_llm.timeline.nsys_db import MAX_ROWS, NsysDb, too_many_rows
@@ -203,6 +203,8 @@ def _joined(files: Sequence[_File], builder: TimelineBuilder, gpus: NsysGpus) ->
             )
     for file in files:
         name = f"{shown(Path(file.db.label.name))}: " if len(files) > 1 else ""
+        if len(files) > 1 and file.activity.device_span is None:
+            warnings.append(name + NO_WORK)
         warnings += [name + text for text in file.warnings]
     missing = {key: why for file in reversed(files) for key, why in file.missing.items()}
     if len(builder.ops):

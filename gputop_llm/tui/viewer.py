@@ -31,10 +31,10 @@ from gputop_llm.tui.screens.capture import CaptureHelp, FindingScreen, TimelineS
 from gputop_llm.tui.screens.rerun import RerunScreen
 from gputop_llm.tui.terminal_app import TerminalApp
 from gputop_llm.tui.viewport import Viewport
-from gputop_llm.units import seconds
 from gputop_llm.verdict.assemble import judge
 from gputop_llm.verdict.context import Context
-from gputop_llm.verdict.step_marks import PHASE_LABELS
+from gputop_llm.verdict.facts import span
+from gputop_llm.verdict.step_marks import PHASE_LABELS, Phase
 
 #: While something runs.
 _REDRAW_S = 0.25
@@ -173,7 +173,8 @@ class Viewer:
         if cast(MonitorScreen, self.app.screen).command == "help":
             self.app.pop_screen()
         else:
-            self.open("help")
+            # Over what is shown: leaving it goes back there, not to the verdict.
+            self.app.push_screen(OVER["help"](self))
 
     # -- timeline --------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class Viewer:
 
     def _go(self, place: Place, rank: str) -> None:
         self.opened.viewport.show(place.start, place.end)
-        self._place = f"{rank}{seconds((place.end - place.start) / 1e9)} {printable(place.text)}"
+        self._place = f"{rank}{span(place.end - place.start)} {printable(place.text)}"
         self.open("timeline")
         self.app.refresh_view()
 
@@ -205,7 +206,9 @@ class Viewer:
         self._next("gap", lambda context: longest_gaps(context, labels), "there is no gap worth listing")
 
     def do_step(self) -> None:
-        labels = {int(phase): text for phase, text in PHASE_LABELS.items() if phase} | {0: "a"}
+        labels = {
+            int(phase): text if phase is Phase.UNKNOWN else f"{text} step" for phase, text in PHASE_LABELS.items()
+        }
         self._next("step", lambda context: slowest_steps(context, labels), "no step repeats in this capture")
 
     def do_kernel(self) -> None:

@@ -15,6 +15,7 @@ from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
 from gputop_llm.verdict.facts import over_devices, share
 from gputop_llm.verdict.gpu_metrics import judge_metrics
+from gputop_llm.verdict.kernel_names import Family
 from gputop_llm.verdict.launch import kernel_facts
 from gputop_llm.verdict.refusal import BUSY_PCT, SHORTEST_NS, refusal
 
@@ -108,8 +109,16 @@ def _healthy(context: Context, done: Analysed) -> str:
         return f"healthy for its load: {text} busy; {without.headline}"
     if low < BUSY_PCT:
         return f"healthy: {text} busy, and no single cause could give back {HEALTHY_BELOW_PCT:.0f} % of the window"
-    families = max(done.hot, key=lambda one: one.busy_ns).families
-    first = [f.family.value for f in families if f.union_ns >= _ABOUT_EQUAL * families[0].union_ns]
+    hot = max(done.hot, key=lambda one: one.busy_ns)
+    families = hot.families
+    first = [
+        # "other" would say nothing: its longest kernel does.
+        next(printable(k.name, 60) for k in hot.kernels if k.family is f.family)
+        if f.family is Family.OTHER
+        else f.family.value
+        for f in families
+        if f.union_ns >= _ABOUT_EQUAL * families[0].union_ns
+    ]
     return f"healthy, GPU-bound in {' and '.join(first[:2])}: {text} busy"
 
 

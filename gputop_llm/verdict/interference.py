@@ -41,9 +41,9 @@ APART = Advice("or serve prefill on devices of its own (disaggregated prefill)")
 class Interference:
     """One device. `delays` of the decode steps that a prefill or mixed step held up, in ns, in time order.
 
-    `decodes` are pairs of successive decode steps (or mixed ones), `usual_ns` the median time of a decode step that
-    nothing held up. The steps to blame took `blamed_ns`, with `busy_ns` of device work in them. `proven` is true if
-    the annotations tell that sequences decoded.
+    `decodes` are the steps that decode, mixed ones with them, `usual_ns` the median time of the `usuals`: those of
+    them that do nothing else. The steps to blame took `blamed_ns`, with `busy_ns` of device work in them. `proven`
+    is true if the annotations tell that sequences decoded.
     """
 
     device: int
@@ -53,6 +53,7 @@ class Interference:
     decodes: int
     prefills: int
     usual_ns: float
+    usuals: int
     delays: I64
     blamed_ns: int
     busy_ns: int
@@ -109,6 +110,7 @@ def _of_device(context: Context, covered: DeviceCoverage, marks: Marks) -> Inter
         decodes=len(served),
         prefills=int(blamed.sum()),
         usual_ns=usual,
+        usuals=int((decode & timed).sum()),
         delays=delay[delay > 0],
         blamed_ns=int(time[blamed].sum()),
         busy_ns=int(overlap_with(marks.at[:-1][blamed], marks.at[1:][blamed], covered.busy).sum()),
@@ -131,8 +133,8 @@ def findings(results: tuple[Interference, ...], context: Context) -> list[Findin
             id="prefill-delays-decode",
             weight=Weight.SEVERE if severe else Weight.FINDING if likely else Weight.NOTE,
             headline=f"Prefill {'holds up' if likely else 'may hold up'} decode{inferred}: {len(ordered):,} of "
-            f"{worst.decodes:,} decode steps ({share(often)}) come {span(nearest_rank(ordered, 0.5))} later (median), "
-            f"{span(float(ordered[-1]))} at worst; {share(worst.pct)} of the window",
+            f"{worst.decodes:,} steps that decode ({share(often)}) come {span(nearest_rank(ordered, 0.5))} later "
+            f"(median), {span(float(ordered[-1]))} at worst; {share(worst.pct)} of the window",
             facts=(
                 ms(
                     "delay of a held-up decode step, p50",
@@ -142,7 +144,7 @@ def findings(results: tuple[Interference, ...], context: Context) -> list[Findin
                 ),
                 ms("delay, p95", nearest_rank(ordered, 0.95), _FORMULA),
                 ms("delay, longest", float(ordered[-1]), _FORMULA),
-                ms("usual decode step", worst.usual_ns, "median of decode step times", f"{worst.decodes:,} steps"),
+                ms("usual decode step", worst.usual_ns, "median of decode step times", f"{worst.usuals:,} steps"),
                 Fact("decode steps held up", often, "%", "delays ÷ steps that decode", f"{worst.prefills:,} prefills"),
                 Fact("delays, of the window", worst.pct, "%", "Σ delays ÷ window"),
                 Fact("GPU busy in the steps to blame", worst.busy_pct, "%", "|∪ device activity in them| ÷ their time"),

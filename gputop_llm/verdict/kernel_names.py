@@ -128,6 +128,8 @@ _DULL = re.compile(
 )
 _NSYS_CAST = re.compile(r"\((?:unsigned )?(?:int|bool|long|short|char|long long)\)(?=-?\d)")
 _LAMBDA = re.compile(r"\[lambda\(([^\[\]]*)\) \(instance (\d+)\)\]")
+#: A graph replay that was recorded whole: no kernel, and without "CUDA graph" it would be a bare number.
+_REPLAY = re.compile(r"CUDA graph \d+$")
 _MANGLED = re.compile(r"^_Z\w+$")
 _CIJK = re.compile(r"^(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_\w+?)_(?:Bias|HA|UserArgs|GA)\w*?_(MT\d+x\d+x\d+)")
 _LONGEST = 90
@@ -139,6 +141,8 @@ _READ = 3000
 def short_name(name: str) -> str:
     """The name without arguments, template arguments and dull namespaces; an operation stands behind a colon."""
     plain = name.strip()[:_READ]
+    if _REPLAY.match(plain):
+        return plain
     if _MANGLED.match(plain):
         return _cut(_of_mangled(plain))
     plain = plain.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").replace("operator ()", "operator()")

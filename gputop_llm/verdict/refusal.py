@@ -55,10 +55,18 @@ def refusal(context: Context) -> str | None:
 
 def _nothing(timeline: Timeline) -> str:
     origin = timeline.origin
-    why = origin.missing.get("device_activity", "no device activity lies in the window")
-    host = len(timeline.calls) + len(timeline.cpu_ops) + len(timeline.ranges) + len(timeline.os_waits)
-    what = "no GPU activity was recorded" if host else "no events were recorded"
-    todo = _AGAIN.get(origin.format, "record again") if "update nsys" not in why else "then repeat the capture"
+    if len(timeline.ops):
+        why = f"the {len(timeline.ops):,} device rows have no duration, or lie outside of the window"
+    else:
+        why = origin.missing.get("device_activity", "no device activity lies in the window")
+    known = (timeline.ops, timeline.calls, timeline.cpu_ops, timeline.ranges, timeline.os_waits)
+    some = any(map(len, known)) or why.startswith("none of its")
+    what = "no GPU activity was recorded" if some else "no events were recorded"
+    todo = _AGAIN.get(origin.format, "record again")
+    if "update nsys" in why:
+        todo = "then repeat the capture"
+    elif "cut off" in why:
+        todo = "copy it again, whole"
     return f"{what}: {why}; {todo}"
 
 

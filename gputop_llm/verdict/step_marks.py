@@ -219,8 +219,13 @@ def _periodic(timeline: Timeline, rows: I64) -> Marks | None:
     if not once.any():
         return None
     anchor = int(np.argmax(np.where(once, work, -1)))
-    at = ops.start[kernels[sequence == anchor]]
-    return _between(timeline, rows, at, INFERRED, short_name(timeline.name(int(names[anchor]))))
+    own = kernels[sequence == anchor]
+    launch = ops.launch[own]
+    launched = launch[launch >= 0]
+    # What one graph replay runs again and again is a layer, not a step.
+    if len(np.unique(launched)) < len(launched):
+        return None
+    return _between(timeline, rows, ops.start[own], INFERRED, short_name(timeline.name(int(names[anchor]))))
 
 
 def _period(sequence: I64) -> int | None:

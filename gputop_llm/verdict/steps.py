@@ -280,7 +280,8 @@ def _note(steps: Steps, context: Context) -> Finding:
 
 def _phase_facts(p: PhaseSteps) -> tuple[Fact, ...]:
     label = PHASE_LABELS[p.phase]
-    rows = f"{p.timed:,} of {p.steps:,} {label} steps with a known end"
+    of_phase = "steps" if p.phase is Phase.UNKNOWN else f"{label} steps"
+    rows = f"{p.timed:,} of {p.steps:,} {of_phase} with a known end"
     said = f"p95 {span(p.p95_ns)}, longest {span(p.max_ns)}"
     found = [
         ms(f"{label}: step time, p50", p.p50_ns, "begin to next begin on the device, nearest rank", rows, said),

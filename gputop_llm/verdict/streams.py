@@ -98,13 +98,14 @@ def findings(results: tuple[Overlap, ...], context: Context) -> list[Finding]:
     result = max(several, key=lambda r: r.overlap_ns)
     pct = 100.0 * result.overlap_ns / result.busy_ns
     label = context.device_label(result.device)
+    together = f"work at the same time for {share(pct)} of its busy time ({span(result.overlap_ns)})"
     names = ", ".join(f"{label} {s.label}: {share(result.pct(s.busy_ns))}" for s in result.counting[:4])
     return [
         Finding(
             id="stream-overlap",
             weight=Weight.NOTE,
-            headline=f"{len(result.counting)} streams on {label} work at the same time for {share(pct)} of its "
-            f"busy time ({span(result.overlap_ns)})",
+            headline=f"{len(result.counting)} streams on {label} "
+            + (together if result.overlap_ns else "never work at the same time"),
             facts=(
                 ms("two or more streams at work", result.overlap_ns, "time covered by the unions of ≥ 2 streams"),
                 *(

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -150,6 +151,20 @@ def test_several_traces_are_ranks_of_one_run(capsys, tmp_path):
     assert len(said["capture"]["files"]) == 2
 
 
+@pytest.mark.parametrize("write", [to_kineto, to_nsys_sqlite, to_native])
+def test_a_rank_that_recorded_no_gpu_work_is_named(capsys, tmp_path, write):
+    quiet = Simulation()
+    host = quiet.host(quiet.process(4001, "python"))
+    with host.op("aten::empty"):
+        host.run(40_000_000)
+    paths = [write(busy_schedule(), tmp_path / "rank0"), write(quiet.schedule(), tmp_path / "rank1")]
+    code, out, _ = verdict(capsys, *map(str, paths))
+
+    assert code == 0
+    assert "rank1: no GPU activity in it" in out
+    assert "rank0: no GPU activity" not in out
+
+
 def test_traces_that_share_no_moment_are_no_ranks_of_one_run(capsys):
     code, out, err = verdict(capsys, HEALTHY, str(CAPTURES / "public/tl_h100_qwen.json.gz"))
 
@@ -166,6 +181,14 @@ def test_captures_of_two_kinds_are_wrong_usage(capsys):
 
 def test_one_file_named_twice_is_wrong_usage(capsys):
     assert verdict(capsys, VLLM, VLLM)[0] == 2
+
+
+def test_a_copy_of_a_trace_is_no_further_rank(capsys, tmp_path):
+    copy = shutil.copy(HEALTHY, tmp_path / "rank1.json.gz")
+    code, out, err = verdict(capsys, HEALTHY, str(copy))
+
+    assert (code, out) == (2, "")
+    assert "hold the same" in err
 
 
 def test_no_file_is_wrong_usage(capsys):

@@ -96,6 +96,10 @@ UNREADABLE = {
     "zeros": (lambda p: written(p, bytes(10_000)), "neither"),
     "JSON of something else": (lambda p: written(p, b'{"a": [1, 2]}'), "cannot read"),
     "broken JSON only": (lambda p: written(p, b'{"traceEvents": [{"ph": "X", ,,}]}'), "cannot read"),
+    "negative durations only": (
+        lambda p: written(p, b'{"traceEvents":[' + event(dur="-5").encode() + b"]}"),
+        "none of",
+    ),
     "gzip of nothing": (lambda p: written(p, b"\x1f\x8b" + b"\xff" * 100), "compression is damaged"),
     "cut xz": (lambda p: copy_cut(p, "public/nsysai_h100_2gpu_1s.sqlite.xz", 0.5), "ends too early"),
     "cut SQLite": (lambda p: copy_cut(p, "public/flameox_graph_2025.5.2.sqlite", 0.5), "cut"),
@@ -104,10 +108,18 @@ UNREADABLE = {
         lambda p: changed(p, f"ALTER TABLE {KERNELS} RENAME COLUMN start TO began"),
         "start",
     ),
+    "a schema with bytes that are no text": (lambda p: schema_spoilt(p), "damaged"),
     "huge and sparse": (lambda p: sparse(p, b""), "neither"),
     "huge and sparse trace": (lambda p: sparse(p, b'{"traceEvents":['), "limit"),
     "bomb": (bomb, "times its size"),
 }
+
+
+def schema_spoilt(tmp_path):
+    path = export(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"CREATE TABLE " + KERNELS.encode(), b"CREATE \xff\xfeBLE " + KERNELS.encode()))
+    return path
 
 
 def other_database(tmp_path):
@@ -141,11 +153,31 @@ def test_what_cannot_be_read_is_one_sentence_and_exit_code_1(capsys, tmp_path, w
 
 #: what → (how to make it, what a note says, exit code)
 MENDED = {
+    "small gzip cut short": (lambda p: written(p, gzip.compress(events())[:-20]), "cut off", 0),
+    "gzip with something behind it": (lambda p: written(p, gzip.compress(events()) + b"more" * 50), "GPU busy: 90", 0),
     "gzip cut short": (lambda p: copy_cut(p, "h200/kineto_vllm-0.24_cuda-only_0.5s.json.gz", 0.6), "cut off", 0),
     "JSON cut short": (lambda p: written(p, trace(p).read_bytes()[:-900]), "cut off", 0),
     "JSON with zeros behind it": (preallocated, "cut off after 40 events", 0),
     "invalid escapes": (lambda p: written(p, events(event(name=r'"torch\cuda\streams"'))), "mended", 0),
     "NaN": (lambda p: written(p, events(event(dur="NaN"))), "mended", 0),
+    "a time of a million digits": (lambda p: written(p, events(event(ts="1e900000"))), "left out", 0),
+    "times that no clock shows": (lambda p: written(p, events(event(ts="1e15", dur="9e15"))), "left out", 0),
+    "a name that is a number": (lambda p: written(p, events(event(name="5"))), "left out", 0),
+    "a device that no machine has": (
+        lambda p: written(p, events(event(args='{"device":9999999999,"stream":7}'))),
+        "left out",
+        0,
+    ),
+    "a header of wrong types": (
+        lambda p: written(p, b'{"deviceProperties":[{"id":0,"name":5,"numSms":"x"}],' + events()[1:]),
+        "GPU busy: 90",
+        0,
+    ),
+    "a GPU that no machine has": (
+        lambda p: changed(p, "UPDATE TARGET_INFO_GPU SET id = 3000000000", "DELETE FROM TARGET_INFO_CUDA_DEVICE"),
+        "names of the GPUs",
+        0,
+    ),
     "no time": (lambda p: written(p, events(event(ts='"soon"'))), "left out", 0),
     "arguments of a wrong type": (lambda p: written(p, events(event(args="[1]"))), "left out", 0),
     "values of a wrong type": (lambda p: changed(p, f"UPDATE {KERNELS} SET start='x' WHERE rowid=3"), "wrong type", 0),
@@ -159,6 +191,31 @@ def test_what_is_damaged_in_part_is_judged_by_the_rest_and_says_so(capsys, tmp_p
 
     assert (code, err) == (expected, "")
     assert said in " ".join(out.split())
+
+
+def test_a_trace_cut_before_its_first_kernel_is_not_one_without_cuda_activity(capsys, tmp_path):
+    path = written(
+        tmp_path, b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1},{"ph":"X","cat":"ker'
+    )
+    code, out, _ = verdict(capsys, path)
+
+    assert code == 4
+    assert "the trace is cut off before its first device activity; copy it again" in " ".join(out.split())
+
+
+def test_a_trace_of_another_program_is_not_said_to_hold_no_events(capsys, tmp_path):
+    code, out, _ = verdict(capsys, written(tmp_path, b'[{"ph":"B","cat":"toplevel","name":"Task","pid":1,"ts":5}]'))
+
+    assert code == 4
+    assert "none of its 1 events is a kernel, an operator or a CUDA call" in " ".join(out.split())
+
+
+def test_device_rows_without_a_duration_are_not_called_no_events(capsys, tmp_path):
+    path = written(tmp_path, events().replace(b'"dur":900', b'"dur":0'))
+    code, out, _ = verdict(capsys, path)
+
+    assert code == 4
+    assert "the 40 device rows have no duration" in " ".join(out.split())
 
 
 def test_negative_durations_never_make_negative_figures(capsys, tmp_path):

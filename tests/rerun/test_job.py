@@ -303,3 +303,10 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(GputopError, match=r"cannot write .*No such file"):
         write_whole(tmp_path / "none" / "x.py", "")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(GputopError, match="not a regular file"):
+        write_whole(tmp_path / "pipe", "")
+    assert (tmp_path / "pipe").is_fifo()

@@ -115,6 +115,18 @@ async def test_k_goes_to_the_hot_kernel(key):
         assert (it.viewport.low, it.viewport.high) != first
 
 
+async def test_a_kernel_shorter_than_a_microsecond_is_not_0_long():
+    async with showing(str(field_case(26) / "trace.json")) as it:
+        await it.press("2", "k")
+        assert "0.20 µs hottest kernel (50 runs): tiny" in screen_text(it.app)
+
+
+async def test_a_step_of_no_known_phase_is_called_a_step():
+    async with showing(OFFLOAD) as it:
+        await it.press("2", "s")
+        assert re.search(r"  1/50 186 ms step \d+ of \d+ on GPU 0", screen_text(it.app))
+
+
 async def test_on_the_verdict_k_moves_up_as_in_every_list():
     async with showing(NSYS_VLLM) as it:
         await it.press("down", "down", "k")
@@ -217,6 +229,8 @@ async def test_help_names_every_key(key):
             assert command.help in shown
         await it.press(key)
         assert it.on_top == "verdict"
+        await it.press("2", key, "escape")
+        assert it.on_top == "timeline"
 
 
 @keys_of("suspend")

@@ -10,7 +10,7 @@ from pathlib import Path
 from gputop_llm.timeline.model import CopyKind, Kind
 from tests.support.synth import Op, Schedule
 
-_BASE_NS = 1_790_000_000_000_000_000
+BASE_NS = 1_790_000_000_000_000_000
 _NUMBER = re.compile(r'"@([-0-9.]+)"')
 _CATEGORIES = {Kind.KERNEL: "kernel", Kind.COPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
 
@@ -45,7 +45,7 @@ def to_kineto(
         ],
         "cuda_runtime_version": 13000,
         "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": _BASE_NS,
+        "baseTimeNanoseconds": BASE_NS,
     }
     if rank is not None:
         trace["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": len(schedule.processes)}

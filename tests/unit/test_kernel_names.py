@@ -94,6 +94,7 @@ _FLASH = (
         ),
         ("memcpy32_post",) * 2 + (Family.COPY,),
         ("add_one(const float *, float *, int)", "add_one", Family.OTHER),
+        ("CUDA graph 2734", "CUDA graph 2734", Family.OTHER),
         ("", "", Family.OTHER),
     ],
 )

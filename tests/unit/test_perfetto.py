@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -99,6 +100,16 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
         write_perfetto(tmp_path / "out.json", timeline, cancelled=lambda: next(calls))
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(GputopError, match="not a regular file"):
+        write_perfetto(pipe, recorded(KINETO_EAGER).timeline)
+
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_an_older_file_of_that_name_is_replaced_as_a_whole(tmp_path):

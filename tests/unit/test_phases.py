@@ -98,6 +98,7 @@ def test_prefill_between_decode_steps_delays_by_its_whole_time_and_mixed_steps_b
     (result,) = interference.analyse(_engine(plan))
     assert result.delays.tolist() == [700, 350]
     assert (result.decodes, result.prefills, result.usual_ns, result.proven) == (12, 2, 100, True)
+    assert result.usuals == 10, "neither the mixed step nor the last, whose end isn't known"
     (found,) = interference.findings((result,), _engine(plan))
     assert found.weight is Weight.SEVERE
     assert found.recoverable_pct == pytest.approx(100 * 1050 / 2250)

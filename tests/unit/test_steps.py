@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from gputop_llm.model.finding import Weight
 from gputop_llm.timeline.builder import TimelineBuilder
 from gputop_llm.timeline.model import Device, Kind, Origin, Process, Thread
+from gputop_llm.timeline.read import read_capture
 from gputop_llm.verdict import step_marks, steps
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.step_marks import Phase, phase_of
 from tests.support import recorded
+from tests.support.captures import field_case
 
 
 def _steps(name: str, device: int = 0) -> steps.Steps:
@@ -122,6 +124,12 @@ def test_launches_are_unknown_where_the_record_lacks_them():
 
 def test_one_kernel_again_and_again_makes_no_step():
     assert steps.analyse(recorded.context(recorded.FOUR_GPUS)) == ()
+
+
+def test_what_one_graph_replay_runs_again_and_again_is_no_step():
+    layers = read_capture([field_case(28) / "trace.json"])
+
+    assert steps.analyse(Context(layers)) == ()
 
 
 def test_whole_replays_alone_are_the_steps_and_graphs_that_take_turns_are_one_round():

@@ -14,12 +14,12 @@ from tests.support.synth_timeline import timeline_of
 MS = 1_000_000
 
 
-def gpu_bound(steps=100, kernel_ns=1 * MS):
+def gpu_bound(steps=100, kernel_ns=1 * MS, kernel="ampere_bf16_gemm_128x64"):
     """The host is far ahead: the GPU never waits."""
     simulation = Simulation()
     host = simulation.host()
     for _ in range(steps):
-        host.launch(7, kernel_ns, "ampere_bf16_gemm_128x64")
+        host.launch(7, kernel_ns, kernel)
     host.sync(7)
     return simulation.schedule()
 
@@ -58,6 +58,10 @@ def test_a_gpu_that_never_waits_is_healthy_and_bound_by_its_family():
     assert verdict.healthy is True
     assert verdict.headline == "healthy, GPU-bound in GEMM: 100 % busy"
     assert not [f for f in verdict.findings if f.weight > Weight.NOTE]
+
+
+def test_a_gpu_that_is_bound_by_a_kernel_of_no_known_family_is_bound_by_that_kernel():
+    assert verdict_on(gpu_bound(kernel="add_one")).headline == "healthy, GPU-bound in add_one: 100 % busy"
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -196,6 +196,11 @@ def test_streams_are_named_by_device_and_hidden_communication_is_not_exposed():
     assert "comm-exposed" not in {f.id for f in verdict.findings}
 
 
+def test_a_trace_that_names_no_runtime_is_not_said_to_be_of_cuda():
+    assert verdict_on(f"{CASES}/28-one-launch-for-eighteen-kernels/trace.json").capture["tool"] == "Kineto"
+    assert verdict_on("public/tl_vllm_decode.json.gz").capture["tool"] == "Kineto (HIP 70051831)"
+
+
 def test_a_mended_trace_says_so_once():
     notes = verdict_on(f"{CASES}/24-windows-paths-in-a-trace/trace.json").notes
 

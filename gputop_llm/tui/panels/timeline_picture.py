@@ -18,9 +18,9 @@ from gputop_llm.timeline.intervals import covered_until
 from gputop_llm.timeline.model import I64
 from gputop_llm.tui.draw import GAP, Line, Run, cells, fit, joined, pad, rule
 from gputop_llm.tui.panels.timeline_scene import DeviceScene, Lane, Scene
-from gputop_llm.units import seconds
 from gputop_llm.verdict.causes import Cause
 from gputop_llm.verdict.coverage import Intervals
+from gputop_llm.verdict.facts import span
 from gputop_llm.verdict.kernel_names import short_name
 from gputop_llm.verdict.step_marks import Phase
 
@@ -250,4 +250,4 @@ def _moment(ns: int, step: int) -> str:
 
 def view_text(low: int, high: int, base: int) -> str:
     """What the view shows: its length, and where it begins."""
-    return f"{seconds((high - low) / 1e9)} from {_moment(low - base, max((high - low) // 100, 1))}"
+    return f"{span(high - low)} from {_moment(low - base, max((high - low) // 100, 1))}"

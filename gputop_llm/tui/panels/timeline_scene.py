@@ -114,7 +114,7 @@ def slowest_steps(context: Context, labels: dict[int, str], most: int = 50) -> l
         if marks.open_end:
             time = time[:-1]
         for at in np.argsort(-time, kind="stable")[:most].tolist():
-            what = f"{labels[int(marks.phase[at])]} step {at + 1} of {len(marks)} on {context.device_label(number)}"
+            what = f"{labels[int(marks.phase[at])]} {at + 1} of {len(marks)} on {context.device_label(number)}"
             found.append(Place(int(marks.at[at]), int(marks.at[at + 1]), what))
     return sorted(found, key=lambda place: place.start - place.end)[:most]
 
