@@ -6,6 +6,7 @@ with bare backslashes, NaN, control characters, a cut end) is mended on a second
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,9 @@ from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Pr
 
 OLD_PROFILER_DEVICE = "CUDA functions"
 NO_LAUNCHES = "the trace has no launch correlation"
+#: What SGLang puts before every pid of the one file into which it merges its ranks: "[TP01-EP01] 4711".
+_LABEL = re.compile(r"\[((?:[TDPE]P\d{1,6}-?)+)\] ")
+_TP = re.compile(r"TP(\d{1,6})$")
 
 
 def read_kineto(
@@ -74,16 +78,17 @@ class _Rank:
         self.builder = builder
         self.file = file
         self.header = Header()
-        self.process = len(builder.processes)
+        self.process = 0
         self.span: tuple[int, int] | None = None
         self.node_level = False
         self.old_profiler = False
         self._threads: dict[tuple[Any, Any], int] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._process_names: dict[Any, str] = {}
-        self._devices: dict[int, int] = {}
+        self._devices: dict[tuple[int, int], int] = {}
         self._skipped = 0
-        self._main_pid: int | None = None
+        self._processes: dict[str | None, int] = {}
+        self._main_pids: dict[int, Any] = {}
         self._base = 0
 
     @property
@@ -94,21 +99,38 @@ class _Rank:
     def read(self) -> _Rank:
         """Takes all events of the file."""
         builder = self.builder
-        builder.processes.append(Process(None))
         self.header = self.file.header()
+        self.process = self._process_of(None)
         self._base = self.header.base_ns
         for event in self.file.events():
             try:
                 self._take(event)
             except (TypeError, ValueError, ArithmeticError, AttributeError, OverflowError):
                 self._skipped += 1
-        name = self._process_names.get(self._main_pid) if self._main_pid is not None else None
-        builder.processes[self.process] = Process(self._main_pid, name, self.header.rank)
+        for label, position in self._processes.items():
+            pid = self._main_pids.get(position)
+            name = self._process_names.get(pid) if pid is not None else None
+            number = pid if isinstance(pid, int) else _trailing(pid)
+            builder.processes[position] = Process(number, name, self.header.rank if label is None else _tp_rank(label))
         for (pid, tid), position in self._threads.items():
+            process = builder.threads[position].process
             builder.threads[position] = Thread(
-                tid if isinstance(tid, int) else None, self.process, self._thread_names.get((pid, tid))
+                tid if isinstance(tid, int) else None, process, self._thread_names.get((pid, tid))
             )
         return self
+
+    def _process_of(self, pid: Any) -> int:
+        """The process of an event: the file's one, or that of the rank whose label a merged file has put there."""
+        found = _LABEL.match(pid) if isinstance(pid, str) else None
+        label = found[1] if found else None
+        if label not in self._processes:
+            # The file's own place is the first rank's where all have labels.
+            if self._processes.keys() == {None} and not self._main_pids and not self._devices:
+                self._processes = {label: self._processes[None]}
+            else:
+                self._processes[label] = len(self.builder.processes)
+                self.builder.processes.append(Process(None))
+        return self._processes[label]
 
     def warnings(self) -> Iterator[str]:
         """What a reader of the verdict should know of the file."""
@@ -157,13 +179,16 @@ class _Rank:
         elif category == "user_annotation":
             builder.ranges.append(start, end, builder.intern(name), self._thread(event))
         elif category == "trace" and name.startswith("PyTorch Profiler"):
-            self.span = (start, end)
+            self.span = (start, end) if self.span is None else (max(self.span[0], start), min(self.span[1], end))
         elif not category and event.pid == OLD_PROFILER_DEVICE:
             self.old_profiler = True
             self._append_op(start, end, Kind.KERNEL, self._device(0), -1, name, 0, args)
         # All else frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
 
     def _take_device_op(self, category: str, name: str, start: int, end: int, args: Args, event: Event) -> None:
+        if start <= 0 and (self._base or start == end):
+            raise ValueError("the GPU never gave it a time")
+        self.process = self._process_of(event.pid)
         device = self._device(_int(args.device, _int(event.pid, 0)))
         stream = _int(args.stream, _int(event.tid, -1))
         kind = {"gpu_memcpy": Kind.COPY, "gpu_memset": Kind.MEMSET}.get(category, Kind.KERNEL)
@@ -214,7 +239,7 @@ class _Rank:
 
     def _device(self, number: int) -> int:
         """The timeline's number of a device of this rank: its own, unless another rank has taken it."""
-        known = self._devices.get(number)
+        known = self._devices.get((self.process, number))
         if known is not None:
             return known
         taken = {d.number for d in self.builder.devices}
@@ -234,18 +259,31 @@ class _Rank:
                 compute_capability=described.compute_capability if described else None,
             )
         )
-        self._devices[number] = free
+        self._devices[self.process, number] = free
         return free
 
     def _thread(self, event: Event) -> int:
         key = (event.pid, event.tid)
         position = self._threads.get(key)
         if position is None:
+            process = self._process_of(event.pid)
             position = self._threads[key] = len(self.builder.threads)
-            self.builder.threads.append(Thread(None, self.process))
-            if self._main_pid is None and isinstance(event.pid, int):
-                self._main_pid = event.pid
+            self.builder.threads.append(Thread(None, process))
+            if isinstance(event.pid, int) or _trailing(event.pid) is not None:
+                self._main_pids.setdefault(process, event.pid)
         return position
+
+
+def _trailing(pid: Any) -> int | None:
+    """The number behind a rank's label."""
+    number = _LABEL.sub("", pid, count=1) if isinstance(pid, str) and _LABEL.match(pid) else ""
+    return int(number) if re.fullmatch(r"\d{1,9}", number) else None
+
+
+def _tp_rank(label: str) -> int | None:
+    """The rank of a label that tells nothing but that of tensor parallelism, which counts all there are."""
+    found = _TP.match(label)
+    return int(found[1]) if found else None
 
 
 def _ns(microseconds: Decimal | None) -> int:

@@ -49,6 +49,7 @@ def _replayed(names: list[tuple[str, int, int]], kind: Kind = Kind.KERNEL, graph
         ("ProfilerStep#6", Phase.UNKNOWN),
         ("decode_attention_layer", None),
         ("[Executor] _forward_step 7: 0 ctx reqs, 0 ctx tokens, 8 gen reqs", Phase.DECODE),
+        ("TensorRT-LLM:[Executor] _forward_step 7: 2 ctx reqs, 8 gen reqs", Phase.MIXED),
         ("execute_context_" + "9" * 5000 + "(1)_generation_0(0)", None),
         ("aten::linear, op_id = 7", None),
     ],
