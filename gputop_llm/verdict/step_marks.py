@@ -43,7 +43,13 @@ _TRTLLM = re.compile(r"^(?:TensorRT-LLM:)?\[Executor\] _forward_step \d+: (\d{1,
 _PLAIN = re.compile(r"^(decode|prefill)(?:[ _.:#\-]?(?:step|phase|iter|batch)?[ _.:#=\-]?\d*)?$", re.IGNORECASE)
 _PROFILER = re.compile(r"^ProfilerStep#?\s*\d+")
 _PATTERNS = (_VLLM, _SGLANG, _TRTLLM, _PLAIN, _PROFILER)
-_SGLANG_PHASES = {"DECODE": Phase.DECODE, "EXTEND": Phase.PREFILL, "MIXED": Phase.MIXED}
+#: A step that checks drafted tokens is one of decoding.
+_SGLANG_PHASES = {
+    "DECODE": Phase.DECODE,
+    "TARGET_VERIFY": Phase.DECODE,
+    "EXTEND": Phase.PREFILL,
+    "MIXED": Phase.MIXED,
+}
 
 #: An anchor must come this often.
 _FEWEST = 3

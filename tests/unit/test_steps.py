@@ -44,6 +44,7 @@ def _replayed(names: list[tuple[str, int, int]], kind: Kind = Kind.KERNEL, graph
         ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", Phase.DECODE),
         ("step[DECODE bs=32]", Phase.DECODE),
         ("step[EXTEND bs=15 toks=15360]", Phase.PREFILL),
+        ("step[TARGET_VERIFY bs=32]", Phase.DECODE),
         ("decode", Phase.DECODE),
         ("Prefill step 12", Phase.PREFILL),
         ("ProfilerStep#6", Phase.UNKNOWN),
