@@ -23,6 +23,8 @@ from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Pr
 
 OLD_PROFILER_DEVICE = "CUDA functions"
 NO_LAUNCHES = "the trace has no launch correlation"
+#: Kernels of an AMD queue overlap by less where the parts of a graph run side by side.
+_LATE_NS = 1_000_000
 #: What SGLang puts before every pid of the one file into which it merges its ranks: "[TP01-EP01] 4711".
 _LABEL = re.compile(r"\[((?:[TDPE]P\d{1,6}-?)+)\] ")
 _TP = re.compile(r"TP(\d{1,6})$")
@@ -48,7 +50,13 @@ def read_kineto(
         _Rank(builder, TraceFile(path, _share(progress, position, len(paths)), cancelled)).read()
         for position, path in enumerate(paths)
     ]
-    warnings = tuple(dict.fromkeys(w for rank in ranks for w in rank.warnings()))
+    found = [w for rank in ranks for w in rank.warnings()]
+    if any((rank.header.runtime or "").startswith("HIP") for rank in ranks) and (late := _late_ends(builder)):
+        found.append(
+            f"{late:,} kernels last 1 ms or more beyond the beginning of the next one on their stream, as ROCm records "
+            "them after a stall: busy may read too high"
+        )
+    warnings = tuple(dict.fromkeys(found))
     recorded = [rank.span for rank in ranks if rank.span is not None]
     # All ranks must have been recording: the window is what their records share.
     start = end = 0
@@ -312,6 +320,19 @@ def _share(progress: Callable[[float], None] | None, position: int, count: int) 
     if progress is None:
         return None
     return lambda share: progress((position + share) / count)
+
+
+def _late_ends(builder: TimelineBuilder) -> int:
+    """How many kernels end so late that they lie over the next one of their stream, which a queue in order can't do."""
+    columns = dict(zip(builder.ops.names, builder.ops.columns, strict=True))
+    start, end, kind, device, stream = (
+        np.frombuffer(columns[name], dtype=np.int64) for name in ("start", "end", "kind", "device", "stream")
+    )
+    order = np.lexsort((start, stream, device, kind))
+    order = order[kind[order] == Kind.KERNEL]
+    here, after = order[:-1], order[1:]
+    same = (device[here] == device[after]) & (stream[here] == stream[after])
+    return int((same & (end[here] - start[after] >= _LATE_NS)).sum())
 
 
 def _first_to_last(builder: TimelineBuilder) -> tuple[int, int]:

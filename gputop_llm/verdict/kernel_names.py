@@ -10,6 +10,8 @@ import re
 from enum import Enum
 from functools import lru_cache
 
+from gputop_llm.timeline.demangle import demangled
+
 
 class Family(Enum):
     """What a kernel is for. The value is what the reader sees."""
@@ -43,12 +45,12 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         (Family.GEMM, r"^triton_tem_(?!\w*attention)\w*mm_"),
         (
             Family.NCCL,
-            r"^(nccl|rccl|msccl|nvshmem)|^(?!triton_(poi|red|per)_).*(cross_device_reduce|all_?reduce|all_?gather_kernel"
+            r"^(nccl|rccl|msccl|nvshmem)|^(?!triton_(poi|red|per)_).*(cross_device_reduce|all_?reduce|all_?gather_(kernel|vec)"
             r"|reduce_?scatter_kernel|multimem_)|barrier_(all_)?on_stream",
         ),
         (
             Family.MOE_GEMM,
-            r"matmul_ogs|fused_moe_(lora_)?kernel|fused_moe::run_global|fmoe|moe_\w*gemm|moe\w*::\w*gemm|group(ed)?_?gemm"
+            r"matmul_ogs|fused_moe_(lora_)?kernel|fused_moe::run_global|fmoe|mfma_moe\d|w\da\d+_moe|gemm_moe|moe_\w*gemm|moe\w*::\w*gemm|group(ed)?_?gemm"
             r"|GemmGrouped|moe_wna16|marlin_moe|^moe_(vec_)?q\d|^batched_triton_kernel"
             # The batched GEMMs that TensorRT-LLM ships ready-made, by the form of their numbers.
             r"|^bmm_(Mx)?(E\dm\d|B?float16|Bf16|Fp16)\w*_Fp32_",
@@ -56,7 +58,7 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         (
             Family.MOE_DISPATCH,
             r"moe|expert|^_(combined_routing|topk_forward|sum_bitmatrix|finalize_matmul_scatter|reduce_grouped)"
-            r"|topk_(gating|softmax)|grouped_?topk|deep_?ep|routing|_ep_(scatter|gather)|expandInputRows|computeStridesTma",
+            r"|topk_(gating|softmax)|grouped_?topk|deepseek_v3_topk|deep_?ep|routing|_ep_(scatter|gather)|expandInputRows|computeStridesTma",
         ),
         (
             Family.KV_WRITE,
@@ -83,8 +85,8 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         (
             Family.ATTENTION,
             r"flash(?!infer)|fmha|attn|attention|sdpa|paged_?kv|WithKVCache|(\b|_)mla(_|\b)|mha_|prepare_varlen_num_blocks"
-            r"|merge_?state|_fwd_grouped_kernel_stage|_fwd_kernel_stage|^_fwd_kernel(_unified|_alibi)?$|ragged_?kv"
-            r"|^reduce_segments|mqa_logits|topK_?Per_?Row|topk_transform",
+            r"|merge_?state|\bpa_(decode|prefill|bf16|fp8)|_fwd_grouped_kernel_stage|_fwd_kernel_stage|^_fwd_kernel(_unified|_alibi)?$|ragged_?kv"
+            r"|^reduce_segments|mqa_logits|topK_?Per_?Row|topk_(transform|main_kernel)",
         ),
         (
             Family.NORM,
@@ -110,8 +112,8 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
             r"|implicit_conv|_dgrad|_wgrad|triton_(\w+_)?(mm|bmm)\b|^dot_kernel|::dot_kernel"
             r"|wvSplitK|_lora_|[bs]gmv",
         ),
-        (Family.COPY, r"^memcpy\d|^MEMCPY|memcpy\d*_post"),
-        (Family.MEMSET, r"^memset\d"),
+        (Family.COPY, r"^memcpy\d|^__amd_rocclr_copy|^MEMCPY|memcpy\d*_post"),
+        (Family.MEMSET, r"^memset\d|^__amd_rocclr_fill"),
         (
             Family.REDUCTION,
             r"reduce|soft_?max|scan|sort|cumsum|histogram|unique|segment",
@@ -143,9 +145,11 @@ _OPERATIONS: tuple[re.Pattern[str], ...] = tuple(
     )
 )
 #: Template arguments by which a GEMM is one of several problems of different sizes, as experts have them.
-_GROUPED = re.compile(r"\b(Group|MoE)ProblemShape\b|\(deep_gemm::GemmType\)[1235]\b")
+_GROUPED = re.compile(r"(Group|MoE)ProblemShape|\(deep_gemm::GemmType\)[1235]\b")
 #: Kernels whose first template argument is the kernel.
 _WRAPPERS = re.compile(r"^cutlass::(device_kernel|Kernel\d?|KernelSm\d+)$|^kentry$|^ck_tile::kentry$")
+_NUMBER_FIRST = re.compile(r"^\s*\d+\w*,\s*")
+_MANGLED_WRAPPERS = re.compile(r"kentry$|device_kernel$|Kernel\d?$|enable_")
 _GUARDS = re.compile(r"(^|::)enable_\w+$|^fixup$")
 #: Namespaces that say nothing to a reader.
 _DULL = re.compile(
@@ -166,7 +170,10 @@ def short_name(name: str) -> str:
     """The name without arguments, template arguments and dull namespaces; an operation stands behind a colon."""
     plain = name.strip()[:_READ]
     if _MANGLED.match(plain):
-        return _cut(_of_mangled(plain))
+        whole = demangled(plain)
+        if whole == plain:
+            return _cut(_of_mangled(plain))
+        plain = whole
     plain = plain.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").replace("operator ()", "operator()")
     plain = _LAMBDA.sub(r"{lambda(\1)#\2}", _NSYS_CAST.sub("", plain))
     base, arguments = _base(plain)
@@ -174,7 +181,7 @@ def short_name(name: str) -> str:
     for _ in range(4):
         if not (arguments and (_WRAPPERS.match(base) or _GUARDS.search(base))):
             break
-        inner, arguments = _base(arguments)
+        inner, arguments = _base(_NUMBER_FIRST.sub("", arguments))
         base = _namespaces(inner)
     if match := _CIJK.match(base):
         base = f"{match[1]}_{match[2]}"
@@ -261,5 +268,5 @@ def _of_mangled(name: str) -> str:
     if not found:
         return name
     known = [word for word in found if not _DULL.match(word)]
-    named = next((word for word in known[1:] if word not in ("kentry",)), None)
-    return f"{known[0]}::{named}" if named else known[0]
+    named = next((word for word in known[1:] if not _MANGLED_WRAPPERS.match(word)), None)
+    return f"{known[0]}::{named}" if named else (known or found)[0]

@@ -49,6 +49,15 @@ def test_the_first_kernel_of_a_trace_that_counts_from_its_beginning_is_kept(tmp_
     assert len(read_kineto([path]).ops) == 1
 
 
+@pytest.mark.parametrize(("runtime", "told"), [("hip_runtime_version", True), ("cuda_runtime_version", False)])
+def test_a_kernel_of_rocm_that_lies_over_the_next_ones_is_told(tmp_path, runtime, told):
+    events = _rank("", 9, 0, _EPOCH_US)
+    events[7]["dur"] = 3_000
+    timeline = read_kineto([_file(tmp_path, events, **{runtime: 70051831})])
+
+    assert any("1 kernels last 1 ms or more beyond" in warning for warning in timeline.origin.warnings) is told
+
+
 def test_ranks_that_sglang_merged_into_one_file_launch_their_own_work(tmp_path):
     spans = [_span("Trace", "PyTorch Profiler (0)", f"[TP0{n}] Spans", _EPOCH_US + 100 * n, 10_000) for n in range(2)]
     # Both see one GPU each, which each calls 0.

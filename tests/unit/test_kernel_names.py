@@ -70,6 +70,23 @@ _FLASH = (
             "vllm::rotary_embedding_kernel",
             Family.ROPE,
         ),
+        # Kineto cuts long names, or leaves them as they are.
+        (
+            "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90INS1_25CollectiveMain",
+            "cutlass::flash",
+            Family.ATTENTION,
+        ),
+        (
+            "_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalINS1_17GroupProblemShapeIN4cute5tupleI",
+            "cutlass::gemm",
+            Family.MOE_GEMM,
+        ),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
+            "vectorized_elementwise_kernel: add",
+            Family.ELEMENTWISE,
+        ),
+        ("_ZN2at6native6kernelE", "kernel", Family.OTHER),
         ("_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rms", "ck_tile::Rmsnorm2dFwd", Family.NORM),
         (
             "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
@@ -131,6 +148,8 @@ def test_real_names_are_said_short_and_belong_to_a_family(name, short, family):
                 "void vllm::topKPerRowDecode<1024, true, false, true>(float const*)",
                 "_fwd_kernel",
                 "reduce_segments",
+                "pa_decode_ps_reduce_hip_kernel",
+                "void sglang::topk_main_kernel<true, 3>(sglang::TopKPagedParams)",
                 "get_mla_metadata_kernel(int)",
             ],
         ),
@@ -149,6 +168,7 @@ def test_real_names_are_said_short_and_belong_to_a_family(name, short, family):
             [
                 "void nvshmemi_reduce_kernel<float>(int)",
                 "multimem_one_shot_reduce_kernel",
+                "void aiter::allgather_vec<float>(int)",
                 "barrier_all_on_stream_kernel()",
             ],
         ),
@@ -161,6 +181,8 @@ def test_real_names_are_said_short_and_belong_to_a_family(name, short, family):
                 "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 132u, (deep_gemm::GemmType)1>(int)",
                 "aiter::fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256",
                 "batched_triton_kernel",
+                "void w4a16_moe_sm90_kernel<Trait<32> >(Params)",
+                "mfma_moe1_silu_mul_afp4_wfp4_bf16_t32x128x256_pm1_async_v32",
             ],
         ),
         (Family.MOE_DISPATCH, ["_fwd_kernel_ep_gather", "void biased_grouped_topk_kernel<float>(int)"]),
