@@ -95,6 +95,7 @@ class _Rank:
         self._process_names: dict[Any, str] = {}
         self._devices: dict[tuple[int, int], int] = {}
         self._skipped = 0
+        self.foreign = 0
         self._processes: dict[str | None, int] = {}
         self._main_pids: dict[int, Any] = {}
         self._base = 0
@@ -191,6 +192,8 @@ class _Rank:
         elif not category and event.pid == OLD_PROFILER_DEVICE:
             self.old_profiler = True
             self._append_op(start, end, Kind.KERNEL, self._device(0), -1, name, 0, args)
+        elif not category:
+            self.foreign += 1
         # All else frames or projects what is there already (gpu_user_annotation, ac2g): never work of its own.
 
     def _take_device_op(self, category: str, name: str, start: int, end: int, args: Args, event: Event) -> None:
@@ -359,6 +362,11 @@ def _missing(builder: TimelineBuilder, ranks: Sequence[_Rank]) -> dict[str, str]
         missing["device_activity"] = (
             "no device activity in the trace (CUDA activity was off, or the window closed too early)"
         )
+        if (foreign := sum(rank.foreign for rank in ranks)) and not len(builder.calls) and not len(builder.cpu_ops):
+            missing["device_activity"] = (
+                f"{foreign:,} events of the trace have no category of torch.profiler's "
+                "(traces of JAX, TensorFlow and other tools are not read)"
+            )
     if any(rank.old_profiler for rank in ranks):
         missing["launches"] = NO_LAUNCHES + " (old autograd profiler)"
         missing["streams"] = "the trace has no streams (old autograd profiler)"

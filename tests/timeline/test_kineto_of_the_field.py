@@ -58,6 +58,17 @@ def test_a_kernel_of_rocm_that_lies_over_the_next_ones_is_told(tmp_path, runtime
     assert any("1 kernels last 1 ms or more beyond" in warning for warning in timeline.origin.warnings) is told
 
 
+def test_a_trace_of_another_tool_is_called_that(tmp_path):
+    path = _file(
+        tmp_path,
+        [{"ph": "X", "name": "loop_fusion", "pid": 1, "tid": 13, "ts": 100.0 * i, "dur": 50.0} for i in range(40)],
+    )
+
+    assert (
+        read_kineto([path]).origin.missing["device_activity"].startswith("40 events of the trace have no category of")
+    )
+
+
 def test_ranks_that_sglang_merged_into_one_file_launch_their_own_work(tmp_path):
     spans = [_span("Trace", "PyTorch Profiler (0)", f"[TP0{n}] Spans", _EPOCH_US + 100 * n, 10_000) for n in range(2)]
     # Both see one GPU each, which each calls 0.
