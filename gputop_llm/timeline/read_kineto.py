@@ -16,7 +16,15 @@ import numpy as np
 from gputop_llm.timeline.builder import NO_WORK, TimelineBuilder
 from gputop_llm.timeline.json_events import NO_ARGS, Args, Event
 from gputop_llm.timeline.json_stream import Header, TraceError, TraceFile
-from gputop_llm.timeline.kineto_names import api_name, copy_kind, copy_memories, is_api
+from gputop_llm.timeline.kineto_names import (
+    api_name,
+    copy_kind,
+    copy_memories,
+    is_api,
+    pid_behind_label,
+    rank_label,
+    tp_rank,
+)
 from gputop_llm.timeline.launch_shape import packed_of
 from gputop_llm.timeline.model import CopyKind, Device, Kind, Memory, Origin, Process, Thread, Timeline
 
@@ -25,6 +33,8 @@ NO_LAUNCHES = "the trace has no launch correlation"
 #: Times, in ns, and numbers beyond it are damage: columns hold 64 bits, and differences must fit as well.
 _FAR = 2**62
 _MANY_DEVICES = 2**30
+#: Kernels of an AMD queue overlap by less where the parts of a graph run side by side.
+_LATE_NS = 1_000_000
 
 
 def read_kineto(
@@ -47,8 +57,13 @@ def read_kineto(
         _Rank(builder, TraceFile(path, _share(progress, position, len(paths)), cancelled)).read()
         for position, path in enumerate(paths)
     ]
-    warnings = [f"{rank.file.path.name}: {NO_WORK}" for rank in ranks if len(ranks) > 1 and not rank.works]
-    warnings += [warning for rank in ranks for warning in rank.warnings()]
+    found = [f"{rank.file.path.name}: {NO_WORK}" for rank in ranks if len(ranks) > 1 and not rank.works]
+    found += [warning for rank in ranks for warning in rank.warnings()]
+    if any((rank.header.runtime or "").startswith("HIP") for rank in ranks) and (late := _late_ends(builder)):
+        found.append(
+            f"{late:,} kernels last 1 ms or more beyond the beginning of the next one on their stream, as ROCm records "
+            "them after a stall: busy may read too high"
+        )
     recorded = [rank.span for rank in ranks if rank.span is not None]
     # All ranks must have been recording: the window is what their records share.
     start = end = 0
@@ -65,7 +80,7 @@ def read_kineto(
         schema=ranks[0].header.schema,
         window_from=window_from,
         node_level=any(rank.node_level for rank in ranks),
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=tuple(dict.fromkeys(found)),
         missing=_missing(builder, ranks),
     )
     return builder.build(origin, start, end)
@@ -78,7 +93,7 @@ class _Rank:
         self.builder = builder
         self.file = file
         self.header = Header()
-        self.process = len(builder.processes)
+        self.process = 0
         self.span: tuple[int, int] | None = None
         self.node_level = False
         self.old_profiler = False
@@ -87,9 +102,10 @@ class _Rank:
         self._threads: dict[tuple[Any, Any], int] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._process_names: dict[Any, str] = {}
-        self._devices: dict[int, int] = {}
+        self._devices: dict[tuple[int, int], int] = {}
         self._skipped = 0
-        self._main_pid: int | None = None
+        self._processes: dict[str | None, int] = {}
+        self._main_pids: dict[int, Any] = {}
         self._base = 0
 
     @property
@@ -102,8 +118,8 @@ class _Rank:
     def read(self) -> _Rank:
         """Takes all events of the file."""
         builder = self.builder
-        builder.processes.append(Process(None))
         self.header = self.file.header()
+        self.process = self._process_of(None)
         self._base = self.header.base_ns
         taken = 0
         for event in self.file.events():
@@ -118,13 +134,29 @@ class _Rank:
                 f"none of its {self._skipped:,} events has a name, a time and a duration that can be",
                 "record it again",
             )
-        name = self._process_names.get(self._main_pid) if self._main_pid is not None else None
-        builder.processes[self.process] = Process(self._main_pid, name, self.header.rank)
+        for label, position in self._processes.items():
+            pid = self._main_pids.get(position)
+            name = self._process_names.get(pid) if pid is not None else None
+            number = pid if isinstance(pid, int) else pid_behind_label(pid)
+            builder.processes[position] = Process(number, name, self.header.rank if label is None else tp_rank(label))
         for (pid, tid), position in self._threads.items():
+            process = builder.threads[position].process
             builder.threads[position] = Thread(
-                tid if isinstance(tid, int) else None, self.process, self._thread_names.get((pid, tid))
+                tid if isinstance(tid, int) else None, process, self._thread_names.get((pid, tid))
             )
         return self
+
+    def _process_of(self, pid: Any) -> int:
+        """The process of an event: the file's one, or that of the rank whose label a merged file has put there."""
+        label = rank_label(pid)
+        if label not in self._processes:
+            # The file's own place is the first rank's where all have labels.
+            if self._processes.keys() == {None} and not self._main_pids and not self._devices:
+                self._processes = {label: self._processes[None]}
+            else:
+                self._processes[label] = len(self.builder.processes)
+                self.builder.processes.append(Process(None))
+        return self._processes[label]
 
     def warnings(self) -> Iterator[str]:
         """What a reader of the verdict should know of the file."""
@@ -179,7 +211,7 @@ class _Rank:
         elif category == "user_annotation":
             builder.ranges.append(start, end, builder.intern(name), self._thread(event))
         elif category == "trace" and name.startswith("PyTorch Profiler"):
-            self.span = (start, end)
+            self.span = (start, end) if self.span is None else (max(self.span[0], start), min(self.span[1], end))
         elif not category and event.pid == OLD_PROFILER_DEVICE:
             self.old_profiler = True
             self._append_op(start, end, Kind.KERNEL, self._device(0), -1, name, 0, args)
@@ -188,6 +220,9 @@ class _Rank:
             self.others += 1
 
     def _take_device_op(self, category: str, name: str, start: int, end: int, args: Args, event: Event) -> None:
+        if start <= 0 and (self._base or start == end):
+            raise ValueError("the GPU never gave it a time")
+        self.process = self._process_of(event.pid)
         device = self._device(_int(args.device, _int(event.pid, 0)))
         stream = _int(args.stream, _int(event.tid, -1))
         kind = {"gpu_memcpy": Kind.COPY, "gpu_memset": Kind.MEMSET}.get(category, Kind.KERNEL)
@@ -239,7 +274,7 @@ class _Rank:
 
     def _device(self, number: int) -> int:
         """The timeline's number of a device of this rank: its own, unless another rank has taken it."""
-        known = self._devices.get(number)
+        known = self._devices.get((self.process, number))
         if known is not None:
             return known
         if abs(number) >= _MANY_DEVICES:
@@ -261,17 +296,18 @@ class _Rank:
                 compute_capability=described.compute_capability if described else None,
             )
         )
-        self._devices[number] = free
+        self._devices[self.process, number] = free
         return free
 
     def _thread(self, event: Event) -> int:
         key = (event.pid, event.tid)
         position = self._threads.get(key)
         if position is None:
+            process = self._process_of(event.pid)
             position = self._threads[key] = len(self.builder.threads)
-            self.builder.threads.append(Thread(None, self.process))
-            if self._main_pid is None and isinstance(event.pid, int):
-                self._main_pid = event.pid
+            self.builder.threads.append(Thread(None, process))
+            if isinstance(event.pid, int) or pid_behind_label(event.pid) is not None:
+                self._main_pids.setdefault(process, event.pid)
         return position
 
 
@@ -305,6 +341,19 @@ def _share(progress: Callable[[float], None] | None, position: int, count: int) 
     return lambda share: progress((position + share) / count)
 
 
+def _late_ends(builder: TimelineBuilder) -> int:
+    """How many kernels end so late that they lie over the next one of their stream, which a queue in order can't do."""
+    columns = dict(zip(builder.ops.names, builder.ops.columns, strict=True))
+    start, end, kind, device, stream = (
+        np.frombuffer(columns[name], dtype=np.int64) for name in ("start", "end", "kind", "device", "stream")
+    )
+    order = np.lexsort((start, stream, device, kind))
+    order = order[kind[order] == Kind.KERNEL]
+    here, after = order[:-1], order[1:]
+    same = (device[here] == device[after]) & (stream[here] == stream[after])
+    return int((same & (end[here] - start[after] >= _LATE_NS)).sum())
+
+
 def _first_to_last(builder: TimelineBuilder) -> tuple[int, int]:
     """From the first to the last device activity; of host activity where there is none."""
     for table in (builder.ops, builder.calls, builder.cpu_ops, builder.ranges):
@@ -330,7 +379,10 @@ def _missing(builder: TimelineBuilder, ranks: Sequence[_Rank]) -> dict[str, str]
         if any(rank.file.cut for rank in ranks):
             why = "the trace is cut off before its first device activity"
         elif others and not any(map(len, (builder.calls, builder.cpu_ops, builder.ranges))):
-            why = f"none of its {others:,} events is a kernel, an operator or a CUDA call: another program's trace?"
+            why = (
+                f"none of its {others:,} events is a kernel, an operator or a CUDA call: another program's trace? "
+                "(those of JAX and TensorFlow are not read)"
+            )
         else:
             why = "no device activity in the trace (CUDA activity was off, or the window closed too early)"
         missing["device_activity"] = why

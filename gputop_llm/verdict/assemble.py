@@ -40,8 +40,8 @@ _MISSING_LABELS = {
 _ENOUGH_STEPS = 10
 #: Families with this part of the longest one's time are named beside it.
 _ABOUT_EQUAL = 0.9
-#: The one finding that holds of a capture that can't be judged.
-_LACKS = "replays-not-recorded"
+#: The findings that hold of a capture that can't be judged.
+_HOLD = frozenset(("replays-not-recorded", "kernels-not-recorded", "clocks-disagree", capture_cost.NOT_RECOVERED))
 _TOLD_DIAGNOSTICS = ("error", "warning")
 _MOST_DIAGNOSTICS = 5
 
@@ -67,7 +67,7 @@ def judge(
     worth = [finding for finding in ranked if _worth(finding)]
     if refused:
         # What the record lacks is known; a cause read from it would be a guess.
-        ranked = tuple(finding for finding in ranked if finding.id in (_LACKS, capture_cost.NOT_RECOVERED))
+        ranked = tuple(finding for finding in ranked if finding.id in _HOLD)
     healthy = None if refused else not worth
     return Verdict(
         judged=refused is None,

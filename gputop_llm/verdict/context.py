@@ -10,6 +10,7 @@ import numpy as np
 from gputop_llm.model.finding import Fact
 from gputop_llm.printable import printable
 from gputop_llm.timeline.model import I32, U8, Kind, Timeline
+from gputop_llm.verdict import blind as blinds
 from gputop_llm.verdict import coverage as coverages
 from gputop_llm.verdict import distortion as distortions
 from gputop_llm.verdict import idle as idles
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 #: Replays that were launched this close to the window's end need not have left a record.
 _TAIL_NS = 100_000_000
-#: Fewer lost replays than this, or a smaller share of them, do not make a record useless.
-_FEW_REPLAYS = 3
-_FEW_SHARE = 0.05
 #: An error below this many points is given, but not explained each time.
 _WORTH_A_NOTE_PCT = 3.0
 
@@ -143,12 +141,9 @@ class Context:
         return unseen
 
     @cached_property
-    def blind(self) -> str | None:
-        """Why idle time can't be judged: devices did work that the record lacks. None if none is known to lack."""
-        launched = int((self.uses == Api.GRAPH_LAUNCH).sum())
-        if self.unseen_replays < _FEW_REPLAYS or self.unseen_replays < _FEW_SHARE * launched:
-            return None
-        return f"the work of at least {self.unseen_replays:,} of {launched:,} CUDA-graph launches is not in the record"
+    def blind(self) -> blinds.Blind | None:
+        """Why idle time can't be judged: work that the record lacks, or times that cannot be. None: nothing known."""
+        return blinds.blind(self.timeline, self.uses, self.first_op, self.unseen_replays)
 
     def device_label(self, number: int) -> str:
         """How a device is named to a reader: "GPU 0"."""

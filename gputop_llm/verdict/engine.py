@@ -15,7 +15,7 @@ _BY_PROCESS = (
 )
 _BY_RANGE = (
     ("vllm", re.compile(r"^execute_(model|(\d+_)?context)(_|:|$)|^vllm[.:]|gpu_model_runner: ")),
-    ("sglang", re.compile(r"^step\[(DECODE|EXTEND|MIXED)\b|^sglang[.:]")),
+    ("sglang", re.compile(r"^step\[(DECODE|EXTEND|MIXED|TARGET_VERIFY)\b|^sglang[.:]")),
     ("trtllm", re.compile(r"^(tensorrt_llm|trtllm)|\[Executor\] _forward_step")),
 )
 

@@ -22,14 +22,14 @@ WORTH_PCT = 10.0
 #: Findings whose `recoverable_pct` is idle time of a device.
 _OF_IDLE = frozenset(("launch-bound", "host-bound", "sync-bound", "allocator-in-hot-path"))
 #: Findings that say that idle time is not what it looks like.
-_NOT_IDLE = frozenset(("idle-though-submitted", "replays-not-recorded"))
+_NOT_IDLE = frozenset(("idle-though-submitted",))
 #: A queue delay below this is no waiting: the launch came when the device was already dry.
 _JUST_IN_TIME_NS = 20_000
 
 
 def findings(context: Context, launches: Sequence[Launches], found: Sequence[Finding]) -> list[Finding]:
     """The idle time of the idlest device that the findings in `found` leave unexplained; nothing if that is little."""
-    if not context.coverage or any(f.id in _NOT_IDLE for f in found):
+    if not context.coverage or context.blind or any(f.id in _NOT_IDLE for f in found):
         return []
     covered = min(context.coverage, key=lambda c: c.busy_pct)
     idle_pct = 100.0 - covered.busy_pct

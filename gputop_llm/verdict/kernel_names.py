@@ -10,12 +10,15 @@ import re
 from enum import Enum
 from functools import lru_cache
 
+from gputop_llm.timeline.demangle import demangled
+
 
 class Family(Enum):
     """What a kernel is for. The value is what the reader sees."""
 
     GEMM = "GEMM"
     ATTENTION = "attention"
+    SSM = "SSM/linear attention"
     KV_WRITE = "KV write"
     NORM = "norm"
     ROPE = "rope"
@@ -38,22 +41,28 @@ class Family(Enum):
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
+        # What torch.compile fuses is named after the operators around it, which are none of its work.
+        (Family.GEMM, r"^triton_tem_(?!\w*attention)\w*mm_"),
         (
             Family.NCCL,
-            r"^(nccl|rccl|msccl)|cross_device_reduce|(one|two)_?shot_?all_?reduce|all_?reduce|all_?gather_kernel",
+            r"^(nccl|rccl|msccl|nvshmem)|^(?!triton_(poi|red|per)_).*(cross_device_reduce|all_?reduce|all_?gather_(kernel|vec)"
+            r"|reduce_?scatter_kernel|multimem_)|barrier_(all_)?on_stream",
         ),
         (
             Family.MOE_GEMM,
-            r"matmul_ogs|fused_moe_kernel|moe_\w*gemm|moe\w*::\w*gemm|group(ed)?_?gemm|GemmGrouped|moe_wna16|marlin_moe",
+            r"matmul_ogs|fused_moe_(lora_)?kernel|fused_moe::run_global|fmoe|mfma_moe\d|w\da\d+_moe|gemm_moe|moe_\w*gemm|moe\w*::\w*gemm|group(ed)?_?gemm"
+            r"|GemmGrouped|moe_wna16|marlin_moe|^moe_(vec_)?q\d|^batched_triton_kernel"
+            # The batched GEMMs that TensorRT-LLM ships ready-made, by the form of their numbers.
+            r"|^bmm_(Mx)?(E\dm\d|B?float16|Bf16|Fp16)\w*_Fp32_",
         ),
         (
             Family.MOE_DISPATCH,
-            r"moe|expert|^_(combined_routing|topk_forward|sum_bitmatrix|finalize_matmul_scatter)|topk_(gating|softmax)"
-            r"|deep_?ep|routing",
+            r"moe|expert|^_(combined_routing|topk_forward|sum_bitmatrix|finalize_matmul_scatter|reduce_grouped)"
+            r"|topk_(gating|softmax)|grouped_?topk|deepseek_v3_topk|deep_?ep|routing|_ep_(scatter|gather)|expandInputRows|computeStridesTma",
         ),
         (
             Family.KV_WRITE,
-            r"reshape_and_cache|concat_and_cache|append_paged_kv|(store|set|write|save|copy)_(kv|cache|mla)|kv_?cache_?"
+            r"reshape_and_cache|concat_and_cache|append_?paged_?kv|^k_set_rows|(store|set|write|save|copy)_(kv|cache|mla)|kv_?cache_?"
             r"(write|store|update|copy)|indexer_k_quant_and_cache",
         ),
         # vLLM's model runner: what it prepares and writes back around each step.
@@ -61,41 +70,58 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
             Family.INPUTS,
             r"^_(gather_block_tables|compute_slot_mappings|prepare_(pos|prefill|decode|inputs|dummy)\w*"
             r"|combine_sampled_and_draft|get_num_sampled|post_update|apply_write|apply_grammar|update_request)"
-            r"|write_req_to_token|get_last_loc|create_(flashinfer|flashmla|extend)\w*_(kv_)?indices|assign_req_to_token",
+            r"|write_req_to_token|get_last_loc|create_(flashinfer|flashmla|extend)\w*_(kv_)?indices|assign_req_to_token"
+            r"|compute_position_kernel|alloc_(decode|extend)_kernel",
         ),
+        # Mamba, gated delta nets and their like: what such layers have in the place of attention.
+        (
+            Family.SSM,
+            r"selective_(scan|state)|causal_conv1d|mamba|ssm_(conv|scan)|_chunk_(scan|state|cumsum)|_state_passing"
+            r"|_bmm_chunk|delta_(rule|net)|chunk_(fwd_kernel_o|scaled_dot_kkt|local_cumsum)|recompute_w_u|solve_tril"
+            r"|merge_16x16|_gdn_|linear_attn",
+        ),
+        # An indexer's scores (mqa_logits) and its choice of keys are part of sparse attention; all of FlashInfer's
+        # kernels have "flash" in their names.
         (
             Family.ATTENTION,
-            r"flash|fmha|attn|attention|sdpa|paged_kv|PagedKV|\bmla_|_mla\b|mha_|prepare_varlen_num_blocks"
-            r"|merge_state|_fwd_grouped_kernel_stage|_fwd_kernel_stage|ragged_kv",
+            r"flash(?!infer)|fmha|attn|attention|sdpa|paged_?kv|WithKVCache|(\b|_)mla(_|\b)|mha_|prepare_varlen_num_blocks"
+            r"|merge_?state|\bpa_(decode|prefill|bf16|fp8)|_fwd_grouped_kernel_stage|_fwd_kernel_stage|^_fwd_kernel(_unified|_alibi)?$|ragged_?kv"
+            r"|^reduce_segments|mqa_logits|topK_?Per_?Row|topk_(transform|main_kernel)",
         ),
         (
             Family.NORM,
-            r"rms_?norm|layer_?norm|group_?norm|norm2d|batch_?norm|rsqrt_mean|mean\w*_rsqrt|vectorized_layer_norm"
+            r"rms_?norm|layer_?norm|l2_?norm|qk_?norm(?!_?rope)|group_?norm|norm2d|batch_?norm|rsqrt_mean|mean\w*_rsqrt|vectorized_layer_norm"
             r"|^(\w*_)?norm(_kernel)?$",
         ),
         (Family.ROPE, r"rotary|rope(_|\b|d|q|k)"),
         (
             Family.SAMPLING,
-            r"sampl|gumbel|arg_?max|top_?[kp]\b|top_?[kp](_|sampl|mask)|gatherTopK|RadixFindKthValues|multinomial|penalt"
-            r"|logit|log_?softmax|min_p|bitmask|exponential",
+            r"(?<!up)(?<!down)(?<!grid_)sampl|gumbel|arg_?max|top_?[kp]\b|top_?[kp](_|sampl|mask)|gatherTopK|RadixFindKthValues|multinomial|penalt"
+            r"|logit|log_?softmax|min_p(_|\b)|bitmask|exponential|^_temperature_kernel",
         ),
-        (Family.QUANT, r"quant|scaled_fp[48]|dequant|fp8_convert|cvt_fp\w+_to_fp|per_token_group|compute_scale"),
-        (Family.ACTIVATION, r"silu|gelu|swiglu|swish|relu|act_and_mul|sigmoid|tanh"),
+        (
+            Family.QUANT,
+            r"quant|scaled_fp[48]|dequant|fp8_convert|cvt_fp\w+_to_fp|per_token_group|compute_scale|transform_sf_|ue8m0",
+        ),
+        (Family.ACTIVATION, r"silu|gelu|swiglu|swish|relu|act_and_mul|sigmoid|tanh|doActivation|unary_gated_op"),
+        (Family.ELEMENTWISE, r"^triton_poi_"),
+        (Family.REDUCTION, r"^triton_(red|per)_"),
         (
             Family.GEMM,
-            r"nvjet|(?<!fb)gemm|gemv|cublas|cutlass|xmma|^Cijk_|matmul|marlin|machete|splitKreduce|scaled_mm|convolve|conv\d?d"
-            r"|implicit_conv|_dgrad|_wgrad|triton_(\w+_)?(mm|bmm)\b|^dot_kernel|::dot_kernel",
+            r"nvjet|(?<!fb)gemm|gemv|cublas|cutlass(?!_kernels::)|xmma|^(Custom_)?Cijk_|mul_?mat|matmul|marlin|machete|splitKreduce|scaled_mm|convolve|conv\d?d"
+            r"|implicit_conv|_dgrad|_wgrad|triton_(\w+_)?(mm|bmm)\b|^dot_kernel|::dot_kernel"
+            r"|wvSplitK|_lora_|[bs]gmv",
         ),
-        (Family.COPY, r"^memcpy\d|^MEMCPY|memcpy\d*_post"),
-        (Family.MEMSET, r"^memset\d"),
+        (Family.COPY, r"^memcpy\d|^__amd_rocclr_copy|^MEMCPY|memcpy\d*_post"),
+        (Family.MEMSET, r"^memset\d|^__amd_rocclr_fill"),
         (
             Family.REDUCTION,
-            r"reduce|softmax|scan|sort|cumsum|histogram|^triton_(red|per)_|unique|segment",
+            r"reduce|soft_?max|scan|sort|cumsum|histogram|unique|segment",
         ),
         (
             Family.ELEMENTWISE,
-            r"elementwise|^triton_poi_|CatArray|fill|copy|index|gather|scatter|embedding|permute|multi_tensor_apply"
-            r"|where|arange|^triton__",
+            r"elementwise|CatArray|fill|copy|index|gather|scatter|embedding|permute|multi_tensor_apply"
+            r"|where|arange|^triton__|^k_(bin_bcast|get_rows)|^cpy_|^convert_unary|^unary_op_kernel",
         ),
     )
 )
@@ -118,8 +144,12 @@ _OPERATIONS: tuple[re.Pattern[str], ...] = tuple(
         r"templates::cuda::(\w+?)_kernel<",
     )
 )
+#: Template arguments by which a GEMM is one of several problems of different sizes, as experts have them.
+_GROUPED = re.compile(r"(Group|MoE)ProblemShape|\(deep_gemm::GemmType\)[1235]\b")
 #: Kernels whose first template argument is the kernel.
 _WRAPPERS = re.compile(r"^cutlass::(device_kernel|Kernel\d?|KernelSm\d+)$|^kentry$|^ck_tile::kentry$")
+_NUMBER_FIRST = re.compile(r"^\s*\d+\w*,\s*")
+_MANGLED_WRAPPERS = re.compile(r"kentry$|device_kernel$|Kernel\d?$|enable_")
 _GUARDS = re.compile(r"(^|::)enable_\w+$|^fixup$")
 #: Namespaces that say nothing to a reader.
 _DULL = re.compile(
@@ -144,7 +174,10 @@ def short_name(name: str) -> str:
     if _REPLAY.match(plain):
         return plain
     if _MANGLED.match(plain):
-        return _cut(_of_mangled(plain))
+        whole = demangled(plain)
+        if whole == plain:
+            return _cut(_of_mangled(plain))
+        plain = whole
     plain = plain.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").replace("operator ()", "operator()")
     plain = _LAMBDA.sub(r"{lambda(\1)#\2}", _NSYS_CAST.sub("", plain))
     base, arguments = _base(plain)
@@ -152,7 +185,7 @@ def short_name(name: str) -> str:
     for _ in range(4):
         if not (arguments and (_WRAPPERS.match(base) or _GUARDS.search(base))):
             break
-        inner, arguments = _base(arguments)
+        inner, arguments = _base(_NUMBER_FIRST.sub("", arguments))
         base = _namespaces(inner)
     if match := _CIJK.match(base):
         base = f"{match[1]}_{match[2]}"
@@ -167,7 +200,7 @@ def family_of(name: str) -> Family:
     short = short_name(name)
     for family, pattern in _FAMILIES:
         if pattern.search(short):
-            return family
+            return Family.MOE_GEMM if family is Family.GEMM and _GROUPED.search(name[:_READ]) else family
     return Family.OTHER
 
 
@@ -239,5 +272,5 @@ def _of_mangled(name: str) -> str:
     if not found:
         return name
     known = [word for word in found if not _DULL.match(word)]
-    named = next((word for word in known[1:] if word not in ("kentry",)), None)
-    return f"{known[0]}::{named}" if named else known[0]
+    named = next((word for word in known[1:] if not _MANGLED_WRAPPERS.match(word)), None)
+    return f"{known[0]}::{named}" if named else (known or found)[0]

@@ -13,6 +13,7 @@ from gputop_llm.verdict.advice import (
     LARGER_BATCHES,
     OVERLAP,
 )
+from gputop_llm.verdict.blind import Blind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
@@ -250,20 +251,19 @@ def _queued(result: Launches, context: Context) -> Finding:
     )
 
 
-def _blind(reason: str) -> Finding:
+def _blind(blind: Blind) -> Finding:
     return Finding(
-        id="replays-not-recorded",
+        id=blind.id,
         weight=Weight.SEVERE,
-        headline=f"Idle time can't be judged: {reason}",
+        headline=f"Idle time can't be judged: {blind.reason}",
         facts=(),
-        cause="the recorder left CUDA-graph replays out (nsys up to 2023.4 does so on export), "
-        "so the GPU looks idle while they run",
-        advice=(Advice("record with nsys 2024.3 or newer"),),
+        cause=blind.cause,
+        advice=(Advice(blind.remedy),),
         recoverable_pct=None,
         recoverable_formula="can't be told from this record",
-        confidence="high: these launches have no device row",
-        refuted_by="a record by a newer nsys in which the GPU is as idle as here",
-        next_capture="the same window with a newer nsys and --cuda-graph-trace=graph",
+        confidence="high: these are counts of rows",
+        refuted_by="a record that is free of this in which the GPU is as idle as here",
+        next_capture=f"the same window: {blind.remedy}",
     )
 
 

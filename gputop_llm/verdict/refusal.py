@@ -29,10 +29,7 @@ def refusal(context: Context) -> str | None:
     main = max(context.coverage, key=lambda c: c.busy_pct)
     rows = sum(sum(c.counts.values()) for c in context.coverage)
     if context.blind:
-        return (
-            f"can't judge: {context.blind}, so idle time and coverage are not known; "
-            "record with nsys 2024.3 or newer and --cuda-graph-trace=graph"
-        )
+        return f"can't judge: {context.blind.reason}, so {context.blind.so}; {context.blind.remedy}"
     if rows < FEWEST_ROWS:
         return f"can't judge: too little GPU work: {_counted(context)} in {span(timeline.window_ns)}; {_LONGER}"
     if main.busy_pct >= BUSY_PCT:

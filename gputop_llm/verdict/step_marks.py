@@ -38,11 +38,18 @@ INFERRED = "inferred"
 # The first pattern with a range in the capture marks its steps.
 _VLLM = re.compile(r"^execute_(?:\d+_)?context_(\d{1,9})\([^()]*\)_generation_(\d{1,9})\(")
 _SGLANG = re.compile(r"^step\[(\w+)")
-_TRTLLM = re.compile(r"^\[Executor\] _forward_step \d+: (\d{1,9}) ctx reqs[^:]*? (\d{1,9}) gen reqs")
+# TensorRT-LLM's ranges stand in an NVTX domain of its name.
+_TRTLLM = re.compile(r"^(?:TensorRT-LLM:)?\[Executor\] _forward_step \d+: (\d{1,9}) ctx reqs[^:]*? (\d{1,9}) gen reqs")
 _PLAIN = re.compile(r"^(decode|prefill)(?:[ _.:#\-]?(?:step|phase|iter|batch)?[ _.:#=\-]?\d*)?$", re.IGNORECASE)
 _PROFILER = re.compile(r"^ProfilerStep#?\s*\d+")
 _PATTERNS = (_VLLM, _SGLANG, _TRTLLM, _PLAIN, _PROFILER)
-_SGLANG_PHASES = {"DECODE": Phase.DECODE, "EXTEND": Phase.PREFILL, "MIXED": Phase.MIXED}
+#: A step that checks drafted tokens is one of decoding.
+_SGLANG_PHASES = {
+    "DECODE": Phase.DECODE,
+    "TARGET_VERIFY": Phase.DECODE,
+    "EXTEND": Phase.PREFILL,
+    "MIXED": Phase.MIXED,
+}
 
 #: An anchor must come this often.
 _FEWEST = 3

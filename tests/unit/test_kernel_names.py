@@ -70,6 +70,23 @@ _FLASH = (
             "vllm::rotary_embedding_kernel",
             Family.ROPE,
         ),
+        # Kineto cuts long names, or leaves them as they are.
+        (
+            "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90INS1_25CollectiveMain",
+            "cutlass::flash",
+            Family.ATTENTION,
+        ),
+        (
+            "_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalINS1_17GroupProblemShapeIN4cute5tupleI",
+            "cutlass::gemm",
+            Family.MOE_GEMM,
+        ),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
+            "vectorized_elementwise_kernel: add",
+            Family.ELEMENTWISE,
+        ),
+        ("_ZN2at6native6kernelE", "kernel", Family.OTHER),
         ("_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rms", "ck_tile::Rmsnorm2dFwd", Family.NORM),
         (
             "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
@@ -100,6 +117,95 @@ _FLASH = (
 )
 def test_real_names_are_said_short_and_belong_to_a_family(name, short, family):
     assert (short_name(name), family_of(name)) == (short, family)
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        (Family.NORM, ["void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(int)", "l2norm_fwd_kernel"]),
+        (
+            Family.SAMPLING,
+            ["void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024u, float>(int)", "_temperature_kernel"],
+        ),
+        (Family.ROPE, ["flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheEnhancedKernel<false, 128u>(int)"]),
+        (
+            Family.KV_WRITE,
+            ["void flashinfer::AppendPagedKVCacheKernel<128u>(int)", "void k_set_rows<float, long, __half>(int)"],
+        ),
+        (
+            Family.ACTIVATION,
+            [
+                "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>(int)",
+                "void tensorrt_llm::kernels::cutlass_kernels::doActivationKernel<float>(int)",
+                "void unary_gated_op_kernel<op_silu, float>(int)",
+            ],
+        ),
+        (
+            Family.ATTENTION,
+            [
+                "void flashinfer::BatchPrefillWithRaggedKVCacheKernel<flashinfer::KernelTraits<0> >(int)",
+                "void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u>(int)",
+                "void deep_gemm::sm90_fp8_paged_mqa_logits<64u>(int)",
+                "void vllm::topKPerRowDecode<1024, true, false, true>(float const*)",
+                "_fwd_kernel",
+                "reduce_segments",
+                "pa_decode_ps_reduce_hip_kernel",
+                "void sglang::topk_main_kernel<true, 3>(sglang::TopKPagedParams)",
+                "get_mla_metadata_kernel(int)",
+            ],
+        ),
+        (
+            Family.SSM,
+            [
+                "_causal_conv1d_update_kernel",
+                "fused_sigmoid_gating_delta_rule_update_kernel",
+                "chunk_gated_delta_rule_fwd_kernel_h_blockdim64",
+                "void selective_scan_fwd_kernel<int>(int)",
+                "_chunk_scan_fwd_kernel",
+            ],
+        ),
+        (
+            Family.NCCL,
+            [
+                "void nvshmemi_reduce_kernel<float>(int)",
+                "multimem_one_shot_reduce_kernel",
+                "void aiter::allgather_vec<float>(int)",
+                "barrier_all_on_stream_kernel()",
+            ],
+        ),
+        (
+            Family.MOE_GEMM,
+            [
+                "bmm_E2m1_E2m1E2m1_Fp32_Ab16_Bb16_Cb16_t128x8x512_s5_et128x8_m128x8x64_c1x1x1_rM_TN_dynB_sm100f",
+                "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<"
+                "cute::tuple<int, int, int> > > >(int)",
+                "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 132u, (deep_gemm::GemmType)1>(int)",
+                "aiter::fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256",
+                "batched_triton_kernel",
+                "void w4a16_moe_sm90_kernel<Trait<32> >(Params)",
+                "mfma_moe1_silu_mul_afp4_wfp4_bf16_t32x128x256_pm1_async_v32",
+            ],
+        ),
+        (Family.MOE_DISPATCH, ["_fwd_kernel_ep_gather", "void biased_grouped_topk_kernel<float>(int)"]),
+        (
+            Family.GEMM,
+            [
+                "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 132u, (deep_gemm::GemmType)0>(int)",
+                "triton_tem_fused_mm_0",
+                "triton_tem_fused__to_copy_addmm_gelu_t_view_9",
+                "void mul_mat_vec_q<(ggml_type)12, 1, false, false>(int)",
+                "_lora_shrink_kernel",
+                "void wvSplitK_hf_sml_<__hip_bfloat16, 64>(int)",
+                "Custom_Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x512_MI16x16x1",
+            ],
+        ),
+        (Family.ELEMENTWISE, ["triton_poi_fused_all_reduce_lift_fresh_0", "triton_poi_fused__scaled_mm_1"]),
+        (Family.OTHER, ["void at::native::(anonymous namespace)::upsample_bicubic2d_out_frame<float>(int)"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Family) else "",
+)
+def test_the_kernels_of_todays_engines_are_not_taken_for_what_their_library_is_called(family, names):
+    assert {name: family_of(name) for name in names} == dict.fromkeys(names, family)
 
 
 def _families(name: str) -> dict[Family, float]:

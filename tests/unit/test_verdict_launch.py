@@ -205,6 +205,48 @@ def test_lost_replays_forbid_a_verdict_on_idle_time():
     assert "at least 37 of 40" in found["replays-not-recorded"].headline
 
 
+def _launched(kept=lambda op, position: True, **moved):
+    simulation = Simulation(start=10_000_000)
+    host = simulation.host()
+    for _ in range(60):
+        host.run(400_000)
+        host.launch(7, 600_000, "gemm")
+        host.sync(7)
+    whole = simulation.schedule(idle_after_ns=1_000_000)
+    ops = (replace(op, start=op.start + moved.get("by", 0), end=op.end + moved.get("by", 0)) for op in whole.ops)
+    return replace(whole, ops=tuple(op for position, op in enumerate(ops) if kept(op, position)))
+
+
+def test_lost_kernels_forbid_a_verdict_on_idle_time():
+    _, found = judged(made(_launched(lambda op, position: position >= 20)))
+    assert list(found) == ["kernels-not-recorded"]
+    assert "at least 20 of 60" in found["kernels-not-recorded"].headline
+    assert "kernels-not-recorded" not in judged(made(_launched()))[1]
+
+
+def test_kernels_that_were_still_queued_when_the_window_closed_are_not_lost():
+    assert "kernels-not-recorded" not in judged(made(_launched(lambda op, position: position < 40)))[1]
+
+
+def test_kernels_that_stand_under_the_number_of_the_launch_before_are_not_lost():
+    whole = _launched()
+    ops = tuple(replace(op, correlation=whole.ops[i - i % 2].correlation) for i, op in enumerate(whole.ops))
+    assert "kernels-not-recorded" not in judged(made(replace(whole, ops=ops)))[1]
+
+
+def test_launches_that_were_captured_into_a_graph_are_not_lost():
+    lost = _launched(lambda op, position: position >= 20)
+    capture = replace(lost.calls[0], name="cudaStreamBeginCapture", use="other", correlation=9999)
+    assert "kernels-not-recorded" not in judged(made(replace(lost, calls=(*lost.calls, capture))))[1]
+
+
+def test_kernels_before_their_own_launch_forbid_a_verdict_on_the_host():
+    _, found = judged(made(_launched(by=-5_000_000)))
+    assert list(found) == ["clocks-disagree"]
+    assert "begin before the call that launched them (by 5.0 ms, median)" in found["clocks-disagree"].headline
+    assert "clocks-disagree" not in judged(made(_launched(by=-50_000)))[1]
+
+
 def test_one_finding_speaks_for_all_devices():
     simulation = Simulation()
     for device in range(4):
