@@ -25,11 +25,16 @@ def limit(limits: Limits, name: str) -> dict[str, Any]:
     return {"threshold": limits.value(name), "threshold_origin": limits.origin(name)}
 
 
+# What an engine tells of the moment of a scrape; all else is over its window.
+_GAUGES = frozenset({"running", "waiting", "kv_usage_pct"})
+
+
 def engine_number(engine: EngineView, live: EngineLive, name: str, label: str, unit: str, **more: object) -> Evidence:
-    """A figure of the engine over its window."""
+    """A figure of the engine: over its window, or of the newest scrape."""
     value: float | None = getattr(live, name)
     missing = live.missing.get(name, "not on the page") if value is None else None
-    return Evidence(label, value, unit, f"{engine.kind} /metrics", live.window_s, missing=missing, **more)  # type: ignore[arg-type]
+    window_s = None if name in _GAUGES else live.window_s
+    return Evidence(label, value, unit, f"{engine.kind} /metrics", window_s, missing=missing, **more)  # type: ignore[arg-type]
 
 
 def gpu_names(gpus: Sequence[GpuView]) -> str:

@@ -82,6 +82,14 @@ def test_each_piece_of_evidence_has_a_source_and_a_unit_and_a_value_or_the_reaso
     assert len(names) == len(set(names))
 
 
+def test_what_a_rate_is_of_is_said_and_a_figure_of_the_moment_claims_no_window():
+    full = {e.name: e.window_s for e in raised("kv-pressure").evidence}
+    assert (full["waiting"], full["running"]) == (None, None)
+    assert full["preemptions"] == full["KV cache usage"] == 10.0
+    still = raised("stalled").evidence
+    assert {e.window_s for e in still if e.source == "/proc" and e.value is not None} == {1.0}
+
+
 @pytest.mark.parametrize("rule", sorted(RAISING))
 def test_causes_advice_and_what_would_refute_it_are_there(rule):
     found = raised(rule)
