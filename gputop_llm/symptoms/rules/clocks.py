@@ -144,7 +144,6 @@ def _shares(gpu: Gpu, reasons: Sequence[str]) -> dict[str, float]:
 
 def _evidence(gpu: GpuView, rule: str, slowdown: _Slowdown, limits: Limits) -> tuple[Evidence, ...]:
     name, top = gpu.subject.label, gpu.now.sm_clock_max_mhz
-    clock_limit = top * (1 - limits.value(f"{rule}.clock_below_pct") / 100.0) if top else None
     source = "NVML counters" if slowdown.by_counter else "NVML, momentary bits"
     return (
         *(
@@ -157,7 +156,7 @@ def _evidence(gpu: GpuView, rule: str, slowdown: _Slowdown, limits: Limits) -> t
             "SM clock",
             "MHz",
             f"NVML, at most {number(top)} MHz",
-            threshold=clock_limit,
+            threshold=_lowest_mhz(gpu, rule, limits),
             threshold_origin=limits.origin(f"{rule}.clock_below_pct"),
         ),
         gpu_number(
@@ -174,6 +173,12 @@ def _evidence(gpu: GpuView, rule: str, slowdown: _Slowdown, limits: Limits) -> t
         ),
         gpu_number(gpu, "temp_mem_c", "memory temperature", "°C", "NVML"),
     )
+
+
+def _lowest_mhz(gpu: GpuView, rule: str, limits: Limits) -> float | None:
+    """The SM clock under which it counts as held down."""
+    top = gpu.now.sm_clock_max_mhz
+    return top * (1 - limits.value(f"{rule}.clock_below_pct") / 100.0) if top else None
 
 
 def _clock(gpu: GpuView) -> str:
@@ -296,7 +301,7 @@ def _hw_symptom(view: NodeView, gpu: GpuView, slowdown: _Slowdown, limits: Limit
         agreeing=2 + bool(brake),
         signals=3,
         chart=f"gpu.{gpu.index}.sm_clock_mhz",
-        chart_threshold=gpu.now.sm_clock_max_mhz,
+        chart_threshold=_lowest_mhz(gpu, rule, limits),
     )
 
 
