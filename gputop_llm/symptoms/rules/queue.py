@@ -11,7 +11,7 @@ from gputop_llm.model import EngineLive
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import LARGER_BATCHES
 from gputop_llm.symptoms.argv import flag_number
-from gputop_llm.symptoms.checks import Check, State, all_of, any_of, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_of, any_of, at_every_reading, judged, over, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import engine_number, gpu_number, limit, ranked, slope_per_s, when
 from gputop_llm.symptoms.fresh import unreadable
@@ -191,8 +191,8 @@ def scheduler_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
         if live is None or lacking:
             yield Check(CAPPED, engine.subject, State.UNKNOWN, lacking or "")
             continue
-        least = min((value for _, value in engine.values("waiting", MEAN_S)), default=None)
-        waiting = over(least, limits, f"{CAPPED}.waiting")
+        queue = [value for _, value in engine.values("waiting", MEAN_S)]
+        waiting = at_every_reading([value > limits.value(f"{CAPPED}.waiting") for value in queue])
         room = under(engine.mean("kv_usage_pct"), limits, f"{CAPPED}.kv_pct")
         flat = under(_below_plateau_pct(engine), limits, f"{CAPPED}.below_plateau_pct")
         slow, needs = decode_is_slow(engine, limits)
@@ -200,7 +200,9 @@ def scheduler_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
         for name, part in (("waiting", waiting), ("kv_usage_pct", room), ("running", flat)):
             if part is State.UNKNOWN:
                 needs = f"{name.replace('_pct', '').replace('_', ' ')} ({live.missing.get(name, 'not on the page')})"
-        yield judged(CAPPED, engine.subject, state, needs, partial(_capped, engine, live, least or 0.0, limits))
+        yield judged(
+            CAPPED, engine.subject, state, needs, partial(_capped, engine, live, min(queue, default=0.0), limits)
+        )
 
 
 _NOT = {
