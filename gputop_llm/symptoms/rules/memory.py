@@ -21,7 +21,6 @@ from gputop_llm.units import pct, size
 class _Used(NamedTuple):
     """What was used of a memory at one time and by whom, and what was left (of a shared one for all programs)."""
 
-    mono_s: float
     used: int
     total: int
     left: int
@@ -49,20 +48,22 @@ def _judge(view: NodeView, gpu: GpuView, instance: int | None, engines: Sequence
     settled_s = _settled_since(view, engines, limits)
     if settled_s is None:
         return Check(rule, subject, State.CLEAR)
-    recent = _uses(gpu.readings(), instance, settled_s)
-    if not recent or _use(recent[-1].mono_s, gpu.now, instance) is None:
+    read = gpu.each(f"memory of {instance}", partial(_use, instance))
+    recent = [(at, used) for at, used in read if at >= settled_s and used is not None]
+    if not recent or read[-1][1] is None:
         return Check(rule, subject, State.UNKNOWN, f"the used memory ({gpu.missing('mem_used_bytes')})")
     jump = over(_growth_pct(recent), limits, f"{rule}.jump_pct")
     filling = all_in_turn(
-        partial(over, recent[-1].full_pct, limits, f"{rule}.full_pct"),
+        partial(over, recent[-1][1].full_pct, limits, f"{rule}.full_pct"),
         partial(_growing, gpu, instance, settled_s, limits),
     )
     make = partial(_symptom, gpu, subject, engines[0], jump is not State.CLEAR, instance, settled_s, limits)
     return judged(rule, subject, any_of(jump, filling), "", make)
 
 
-def _uses(readings: Sequence[tuple[float, Gpu]], instance: int | None, since_s: float) -> list[_Used]:
-    return [used for at, gpu in readings if at >= since_s and (used := _use(at, gpu, instance)) is not None]
+def _uses(readings: Sequence[tuple[float, Gpu]], instance: int | None, since_s: float) -> list[tuple[float, _Used]]:
+    """(monotonic time, what was used) since then, oldest first."""
+    return [(at, used) for at, gpu in readings if at >= since_s and (used := _use(instance, gpu)) is not None]
 
 
 def _growing(gpu: GpuView, instance: int | None, since_s: float, limits: Limits) -> State:
@@ -87,22 +88,23 @@ def _settled_since(view: NodeView, engines: Sequence[EngineView], limits: Limits
     return max(since)
 
 
-def _use(mono_s: float, gpu: Gpu, instance: int | None) -> _Used | None:
+def _use(instance: int | None, gpu: Gpu) -> _Used | None:
     if instance is None:
         left = gpu.mem_free_bytes
         if gpu.mem_used_bytes is None or not gpu.mem_total_bytes or left is None:
             return None
-        return _Used(mono_s, gpu.mem_used_bytes, gpu.mem_total_bytes, left, gpu.processes or ())
+        return _Used(gpu.mem_used_bytes, gpu.mem_total_bytes, left, gpu.processes or ())
     for one in gpu.mig_instances:
         if one.gpu_instance == instance and one.mem_used_bytes is not None and one.mem_total_bytes:
             left = one.mem_total_bytes - one.mem_used_bytes
-            return _Used(mono_s, one.mem_used_bytes, one.mem_total_bytes, left, one.processes)
+            return _Used(one.mem_used_bytes, one.mem_total_bytes, left, one.processes)
     return None
 
 
-def _growth_pct(uses: Sequence[_Used]) -> float:
+def _growth_pct(uses: Sequence[tuple[float, _Used]]) -> float:
     """How much more is used now than at the lowest before, in percent of the total."""
-    return 100.0 * (uses[-1].used - min(u.used for u in uses)) / uses[-1].total
+    now = uses[-1][1]
+    return 100.0 * (now.used - min([used.used for _, used in uses])) / now.total
 
 
 def _symptom(
@@ -115,8 +117,8 @@ def _symptom(
     limits: Limits,
 ) -> Symptom:
     uses = _uses(gpu.readings() if jump else gpu.past, instance, since_s)
-    before, now = min(uses, key=lambda u: u.used), uses[-1]
-    span_s = now.mono_s - before.mono_s
+    (before_s, before), (now_s, now) = min(uses, key=lambda use: use[1].used), uses[-1]
+    span_s = now_s - before_s
     grown = now.used - before.used
     full = now.full_pct > limits.value("memory-spike.full_pct")
     headline = (
