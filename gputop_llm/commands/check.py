@@ -97,6 +97,7 @@ def verdict(frame: Frame, config: Config, driver_here: bool, least: Severity = S
         report,
         active=tuple(s for s in report.active if s.severity >= least),
         pending=tuple(s for s in report.pending if s.severity >= least),
+        held_back=tuple(s for s in report.held_back if s.severity >= least),
     )
     reasons = outcome.sentences
     if report.judged == 0:
@@ -117,6 +118,7 @@ def _text(result: Result, frame: Frame | None, for_s: float) -> str:
     if result.status is Status.OK and not result.report.active:
         lines.append(f"OK no symptom in {for_s:g} s, {result.report.judged} conditions judged")
     lines += [f"not yet for long enough: {one_line(symptom, at_s)}" for symptom in result.report.pending]
+    lines += [f"held back, since {s.held_back}: {one_line(s, at_s)}" for s in result.report.held_back]
     lines += cant_tell_lines(result.report.cant_tell)
     if result.status is not Status.UNKNOWN:
         lines += [f"could not be read: {reason}" for reason in result.reasons]

@@ -72,6 +72,15 @@ def test_what_could_not_be_read_is_unknown_unless_something_is_known_to_be_wrong
     assert status(WARNING, frame=UNREADABLE, least=Severity.CRITICAL) == Status.UNKNOWN
 
 
+def test_what_is_held_back_is_told_and_does_not_count():
+    held = a_report(NOTE, held_back=(replace(CRITICAL, held_back="the engine is warming up"), WARNING))
+    result = verdict(replace(LOADED, symptoms=held), Config(), True, Severity.CRITICAL)
+    assert result.status == Status.OK
+    told = check._text(result, LOADED, 15.0)
+    assert "held back, since the engine is warming up: CRITICAL kv-pressure" in told
+    assert "ttft-high" not in told
+
+
 def test_nothing_found_and_rules_that_failed_are_unknown():
     assert status(frame=frames.no_gpu()) == Status.UNKNOWN
     failed = verdict(replace(LOADED, symptoms=None), Config(), True)
