@@ -75,14 +75,18 @@ def requests_run(engine: EngineView, limits: Limits, rule: str, gpu: GpuView | N
 
     Of one data-parallel rank where `gpu` belongs to one. Unknown when it is unknown now, or the page is stale.
     """
-    least = limits.value(f"{rule}.running")
-    return at_every_reading([running > least for running in _running(engine, limits, gpu)])
+    rank = data_parallel_rank(engine, gpu) if gpu is not None and len(engine.ranks) > 1 else None
+    key = ("requests run", rule, rank, limits)
+    if key not in engine.memo:
+        least = limits.value(f"{rule}.running")
+        engine.memo[key] = at_every_reading([running > least for running in _running(engine, limits, rank)])
+    found: State = engine.memo[key]
+    return found
 
 
-def _running(engine: EngineView, limits: Limits, gpu: GpuView | None) -> Sequence[float]:
+def _running(engine: EngineView, limits: Limits, rank: str | None) -> Sequence[float]:
     if engine.live is None or unreadable(engine, limits):
         return ()
-    rank = data_parallel_rank(engine, gpu) if gpu is not None and len(engine.ranks) > 1 else None
     if rank is None:
         if engine.live.running is None:
             return ()
