@@ -96,8 +96,8 @@ class GpuView:
             found = self._readings[over_s] = self.past[first:]
         return found
 
-    def each(self, what: str, make: Callable[[Gpu], Any], over_s: float = MEAN_S) -> list[tuple[float, Any]]:
-        """(monotonic time, what `make` makes of the reading) over the newest `over_s` seconds, oldest first.
+    def each(self, what: str, make: Callable[[Gpu], Any], over_s: float = MEAN_S) -> list[Any]:
+        """What `make` makes of each of the `readings` over the newest `over_s` seconds, oldest first.
 
         Made once for each reading, and kept from tick to tick under the name `what`, which stands for `make`.
         """
@@ -111,9 +111,9 @@ class GpuView:
                 break
             known[at] = make(gpu)
         try:
-            return [(at, known[at]) for at, _ in readings]
+            return [known[at] for at, _ in readings]
         except KeyError:
-            return [(at, known[at] if at in known else known.setdefault(at, make(gpu))) for at, gpu in readings]
+            return [known[at] if at in known else known.setdefault(at, make(gpu)) for at, gpu in readings]
 
     def missing(self, name: str) -> str:
         """Why a field is unknown."""

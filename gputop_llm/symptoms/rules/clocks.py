@@ -119,7 +119,7 @@ def _below_pct(gpu: GpuView) -> float | None:
 def _held_down(gpu: GpuView, rule: str, limits: Limits) -> State:
     if "held down" not in gpu.memo:
         gpu.memo["held down"] = gpu.each("held down", _most)
-    known = [share for _, most in gpu.memo["held down"] if (share := most[rule]) is not None]
+    known = [share for most in gpu.memo["held down"] if (share := most[rule]) is not None]
     return over(mean_of(known), limits, f"{rule}.share_pct")
 
 

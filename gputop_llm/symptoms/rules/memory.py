@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 from gputop_llm.model import Gpu, GpuProcess
@@ -14,7 +16,7 @@ from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.placement import instances, unplaced
-from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
+from gputop_llm.symptoms.view import EngineView, GpuView, NodeView, known
 from gputop_llm.units import pct, size
 
 
@@ -49,12 +51,12 @@ def _judge(view: NodeView, gpu: GpuView, instance: int | None, engines: Sequence
     if settled_s is None:
         return Check(rule, subject, State.CLEAR)
     read = gpu.each(f"memory of {instance}", partial(_use, instance))
-    recent = [(at, used) for at, used in read if at >= settled_s and used is not None]
-    if not recent or read[-1][1] is None:
+    recent = known(read[bisect_left(gpu.readings(), settled_s, key=itemgetter(0)) :])
+    if not recent or read[-1] is None:
         return Check(rule, subject, State.UNKNOWN, f"the used memory ({gpu.missing('mem_used_bytes')})")
     jump = over(_growth_pct(recent), limits, f"{rule}.jump_pct")
     filling = all_in_turn(
-        partial(over, recent[-1][1].full_pct, limits, f"{rule}.full_pct"),
+        partial(over, recent[-1].full_pct, limits, f"{rule}.full_pct"),
         partial(_growing, gpu, instance, settled_s, limits),
     )
     make = partial(_symptom, gpu, subject, engines[0], jump is not State.CLEAR, instance, settled_s, limits)
@@ -67,7 +69,8 @@ def _uses(readings: Sequence[tuple[float, Gpu]], instance: int | None, since_s: 
 
 
 def _growing(gpu: GpuView, instance: int | None, since_s: float, limits: Limits) -> State:
-    return over(_growth_pct(_uses(gpu.past, instance, since_s)), limits, "memory-spike.growth_pct")
+    past = [used for _, used in _uses(gpu.past, instance, since_s)]
+    return over(_growth_pct(past), limits, "memory-spike.growth_pct")
 
 
 def _settled_since(view: NodeView, engines: Sequence[EngineView], limits: Limits) -> float | None:
@@ -101,10 +104,9 @@ def _use(instance: int | None, gpu: Gpu) -> _Used | None:
     return None
 
 
-def _growth_pct(uses: Sequence[tuple[float, _Used]]) -> float:
+def _growth_pct(uses: Sequence[_Used]) -> float:
     """How much more is used now than at the lowest before, in percent of the total."""
-    now = uses[-1][1]
-    return 100.0 * (now.used - min([used.used for _, used in uses])) / now.total
+    return 100.0 * (uses[-1].used - min([use.used for use in uses])) / uses[-1].total
 
 
 def _symptom(
