@@ -6,7 +6,6 @@ Each value knows where it came from, so that the screen and JSON can say so.
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import re
 import sys
@@ -151,7 +150,7 @@ def _convert(name: str, raw: Any, origin: str) -> Any:
     elif wanted in (int, float) and isinstance(raw, (wanted, int, str)) and not isinstance(raw, bool):
         try:
             return wanted(raw)
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     elif type(raw) is wanted:  # True is an int, but no number of a GPU
         return raw
@@ -165,7 +164,7 @@ def _thresholds(table: Any, origin: str, prefix: str = "") -> Iterator[tuple[str
     for name, raw in table.items():
         if isinstance(raw, dict):
             yield from _thresholds(raw, origin, f"{prefix}{name}.")
-        elif type(raw) in (int, float) and math.isfinite(raw):
+        elif type(raw) in (int, float) and abs(raw) <= sys.float_info.max:
             yield prefix + name, float(raw)
         else:
             raise UsageError(f"{origin}: the threshold {prefix}{name} must be a number", f"got {raw!r}")

@@ -102,6 +102,7 @@ _REMARKS = {
     "symptoms.active[].id": "the rule",
     "symptoms.active[].subject.key": "`gpu:<index>`, `engine:<key of the target>`, `.../rank:<rank>`, `node`, ...",
     "symptoms.active[].severity": "`note` (nothing is wrong), `warning` or `critical`",
+    "symptoms.active[].evidence[].window_s": "what the value is the mean, rate or quantile of; null: of the moment",
     "symptoms.active[].evidence[].text": "instead of a number, or with bounds",
     "symptoms.active[].evidence[].threshold": "what the value was compared with",
     "symptoms.active[].evidence[].missing": "why the value is null",

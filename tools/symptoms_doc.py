@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from gputop_llm.symptoms import past  # noqa: E402
-from gputop_llm.symptoms.baseline import DISTURBING, QUARANTINE_S, STEP_S  # noqa: E402
+from gputop_llm.symptoms.baseline import DISTURBING, FALLS, QUARANTINE_S, STEP_S  # noqa: E402
 from gputop_llm.symptoms.catalogue import RULES  # noqa: E402
 from gputop_llm.symptoms.compose import EXPLAINS  # noqa: E402
 from gputop_llm.symptoms.engine import NOT_HELD_BACK, Rule  # noqa: E402
@@ -61,7 +61,7 @@ and at most {points} windows of {step:.0f} s (20 minutes), apart for loads that 
 requests, mean prompt and mean output tokens. An SLO that you give wins over it.
 
 - It learns from healthy time only: not while any of {disturbing} holds for the engine, raised or not yet, and not
-  within {quarantine:.0f} s before or a window after.
+  within {quarantine:.0f} s before or a window after; nor while a hit rate is cold that was not always (`{falls}`).
 - A load that has not been seen yet borrows the latency of a heavier one; or of a lighter one if no more tokens are
   generated than there: then more requests run because they take longer, and not because there is more work.
 - It is kept per model and hardware in `~/.local/state/gputop-llm/baselines/`, for a week, so that it survives restarts
@@ -78,6 +78,7 @@ def document() -> str:
         step=STEP_S,
         quarantine=QUARANTINE_S,
         disturbing=_codes(sorted(DISTURBING)),
+        falls=FALLS,
     )
     intro = "".join(f"{_wrapped(line)}\n" for line in intro.splitlines())
     parts = [intro, "## Rules\n", _overview(), "## Thresholds\n", *(part for rule in RULES for part in _details(rule))]

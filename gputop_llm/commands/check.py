@@ -21,10 +21,10 @@ from gputop_llm.commands.snapshot import PATIENCE_S
 from gputop_llm.config import Config
 from gputop_llm.errors import ExitCode, GputopError
 from gputop_llm.model import Frame
-from gputop_llm.model.symptom import Severity, SymptomReport
+from gputop_llm.model.symptom import Severity, Symptom, SymptomReport
 from gputop_llm.node import driver_here
 from gputop_llm.report.jsonform import SCHEMA, iso, plain
-from gputop_llm.report.outcome import judge
+from gputop_llm.report.outcome import asked_about, judge
 from gputop_llm.report.text_symptoms import cant_tell_lines, counted, one_line
 from gputop_llm.session import Session
 
@@ -93,10 +93,17 @@ def verdict(frame: Frame, config: Config, driver_here: bool, least: Severity = S
         return Result(
             Status.UNKNOWN, SymptomReport(), ("the rules failed; the log has the details", *outcome.sentences)
         )
+    concerns = asked_about(frame, config)
+
+    def counted_ones(symptoms: tuple[Symptom, ...]) -> tuple[Symptom, ...]:
+        return tuple(s for s in symptoms if s.severity >= least and concerns(s.subject.key))
+
     report = replace(
         report,
-        active=tuple(s for s in report.active if s.severity >= least),
-        pending=tuple(s for s in report.pending if s.severity >= least),
+        active=counted_ones(report.active),
+        pending=counted_ones(report.pending),
+        held_back=counted_ones(report.held_back),
+        cant_tell=tuple(one for one in report.cant_tell if concerns(one.subject.key)),
     )
     reasons = outcome.sentences
     if report.judged == 0:
@@ -117,6 +124,7 @@ def _text(result: Result, frame: Frame | None, for_s: float) -> str:
     if result.status is Status.OK and not result.report.active:
         lines.append(f"OK no symptom in {for_s:g} s, {result.report.judged} conditions judged")
     lines += [f"not yet for long enough: {one_line(symptom, at_s)}" for symptom in result.report.pending]
+    lines += [f"held back, since {s.held_back}: {one_line(s, at_s)}" for s in result.report.held_back]
     lines += cant_tell_lines(result.report.cant_tell)
     if result.status is not Status.UNKNOWN:
         lines += [f"could not be read: {reason}" for reason in result.reasons]

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+FAILED_REASONS = ("abort", "error")
+"""Reasons for which a request ends that are nobody's wish."""
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:

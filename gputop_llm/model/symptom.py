@@ -23,8 +23,9 @@ class Evidence:
 
     `value` is None where it is unknown, then `missing` says why. `unit` is one of "%", "s", "/s", "B",
     "B/s", "tok/s", "W", "MHz", "°C", "" (a count). `text` replaces the number where it is no number, or
-    has bounds ("0.3–0.5 s"). `threshold` is the limit that the rule compared with, `threshold_origin`
-    where that limit came from ("default", "SLO --slo-ttft", "baseline", a config file).
+    has bounds ("0.3–0.5 s"). `window_s` is None for a figure of the moment. `threshold` is the limit that
+    the rule compared with, `threshold_origin` where that limit came from ("default", "SLO --slo-ttft", "baseline", a
+    config file).
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,33 @@ def judge(frame: Frame, config: Config, driver_here: bool) -> Outcome:
     return Outcome(ExitCode.OK)
 
 
+def asked_about(frame: Frame, config: Config) -> Callable[[str], bool]:
+    """Whether a symptom's subject, by its key, is what `--url`, `--pid` or `--gpu` asked about; without them each is.
+
+    What certainly belongs to another engine isn't: a probe of one engine must not act for its neighbour.
+    """
+    others, its_gpus = _others(frame, config)
+
+    def concerns(subject: str) -> bool:
+        kind, _, rest = subject.partition(":")
+        if kind == "engine":
+            return not any(rest == key or rest.startswith(f"{key}/") for key in others)
+        return kind != "gpu" or not its_gpus or rest.partition("/")[0] in {str(gpu) for gpu in its_gpus}
+
+    return concerns
+
+
+def _others(frame: Frame, config: Config) -> tuple[set[str], set[int]]:
+    """(keys of the targets that no flag asks for, the GPUs of the one that a flag asks for).
+
+    No GPUs where none is asked for, or where it isn't known which those are: it may be any of them.
+    """
+    others = {target.key for target in _targets(frame) if not _may_be_asked_for(target, config)}
+    if not _asks_for_a_target(config):
+        return others, set()
+    return others, {gpu for target in _targets(frame) if target.key not in others for gpu in target.gpus}
+
+
 def _failures(frame: Frame, config: Config, driver_here: bool) -> Iterator[str]:
     for name, part in (("GPUs", frame.gpus), ("processes", frame.targets), ("host", frame.host)):
         if (error := _error(part)) is not None:
@@ -51,14 +78,10 @@ def _failures(frame: Frame, config: Config, driver_here: bool) -> Iterator[str]:
     node = frame.gpus.value
     if node is not None and node.problem is not None and driver_here:
         yield f"GPUs: {node.problem}"
-    unasked = [target for target in _targets(frame) if not _may_be_asked_for(target, config)]
-    asked = [target for target in _targets(frame) if target not in unasked]
-    # Where it isn't known which GPUs those are that were asked for, it may be this one.
-    its_gpus = {gpu for target in asked for gpu in target.gpus} if _asks_for_a_target(config) else set()
+    others, its_gpus = _others(frame, config)
     for gpu in node.gpus if node else ():
         if gpu.lost and (not its_gpus or gpu.index in its_gpus):
             yield f"GPU {gpu.index}: lost"
-    others = {target.key for target in unasked}
     for engine in frame.engines:
         if engine.target_key not in others:
             yield from _engine_errors(engine)

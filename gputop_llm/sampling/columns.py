@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from gputop_llm.model import EngineFrame, Frame, Latency, Quantile
+from gputop_llm.model import EngineFrame, EngineLive, Frame, Latency, ProcessLoad, Quantile
+from gputop_llm.model.engine import FAILED_REASONS
 
 GPU_FIELDS = (
     "util_pct",
@@ -39,7 +40,7 @@ ENGINE_FIELDS = (
     "preemptions_per_s",
     "prefix_hit_pct",
 )
-HOST_FIELDS = ("cpu_pct", "iowait_pct", "load_1m", "mem_available_bytes", "swap_in_bytes_per_s")
+HOST_FIELDS = ("cpu_pct", "iowait_pct", "steal_pct", "load_1m", "mem_available_bytes", "swap_in_bytes_per_s")
 QUANTILES = ("p50", "p95", "p99")
 
 
@@ -54,11 +55,8 @@ def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
     if host is not None:
         for name in HOST_FIELDS:
             yield "host." + name, getattr(host, name)
-        cores = [process.main_thread_pct for process in host.processes if process.role == "engine-core"]
-        if cores and frame.focus is not None:
-            # Of several data-parallel ranks the busiest: it is the one that may be short of its core.
-            busiest = max((share for share in cores if share is not None), default=None)
-            yield f"target.{frame.focus}.engine_core_pct", busiest
+        if frame.focus is not None:
+            yield from _processes(f"target.{frame.focus}.", host.processes)
     for gpu in frame.gpus.value.gpus if frame.gpus.value else ():
         prefix = f"gpu.{gpu.index}."
         for name in GPU_FIELDS:
@@ -68,17 +66,66 @@ def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
                 yield prefix + name, getattr(gpu.gpm, name)
 
 
+def _processes(prefix: str, processes: Sequence[ProcessLoad]) -> Iterator[tuple[str, float | None]]:
+    cores = [process.main_thread_pct for process in processes if process.role == "engine-core"]
+    if cores:
+        # Of several data-parallel ranks the busiest: it is the one that may be short of its core.
+        yield prefix + "engine_core_pct", _most(cores)
+    throttled = _most(process.cgroup.throttled_pct if process.cgroup else None for process in processes)
+    # Without a quota, or a kernel that tells of it, there is nothing to keep.
+    for name, most in (
+        ("throttled_pct", throttled),
+        ("run_wait_pct", _most(process.run_wait_pct for process in processes)),
+    ):
+        if most is not None:
+            yield prefix + name, most
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
 def _engine(engine: EngineFrame) -> Iterator[tuple[str, float | None]]:
+    prefix = f"engine.{engine.target_key}."
+    yield prefix + "scrape_age_s", engine.scrape.age_s
+    yield prefix + "scrape_took_s", engine.scrape.took_s
     if engine.window is None:
         return
-    prefix = f"engine.{engine.target_key}."
     total = engine.window.total
+    if total.spec is not None:
+        yield prefix + "spec_acceptance_pct", total.spec.acceptance_pct
+    answers = engine.window.http_per_s
+    failed_per_s = sum(total.finished_per_s.get(reason, 0.0) for reason in FAILED_REASONS)
+    counted_per_s = None if "failures" in total.missing else total.requests_per_s
+    for name, share in (
+        ("failed_pct", _share_pct(failed_per_s, counted_per_s)),
+        ("http_5xx_pct", _share_pct(answers.get("5xx", 0.0), sum(answers.values()))),
+    ):
+        if share is not None:
+            yield prefix + name, share
+    for name in ("running", "waiting"):
+        if (apart := _apart(engine.window.ranks, name)) is not None:
+            yield f"{prefix}{name}_apart", apart
     for name in ENGINE_FIELDS:
         yield prefix + name, getattr(total, name)
     for name, latency in total.latency.items():
         yield f"{prefix}{name}_mean_s", latency.mean_s
         for quantile in QUANTILES:
             yield f"{prefix}{name}_{quantile}_s", representative(latency, quantile)
+
+
+def _share_pct(part: float, whole: float | None) -> float | None:
+    return 100.0 * part / whole if whole else None
+
+
+def _apart(ranks: Sequence[EngineLive], name: str) -> float | None:
+    """What the rank with most of it has more than the one with least; None without ranks to compare."""
+    known: dict[str, float] = {}
+    for live in ranks:
+        value: float | None = getattr(live, name)
+        if live.rank is not None and value is not None:
+            known[live.rank] = known.get(live.rank, 0.0) + value
+    return max(known.values()) - min(known.values()) if len(known) > 1 else None
 
 
 def representative(latency: Latency, quantile: str) -> float | None:

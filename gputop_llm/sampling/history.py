@@ -147,6 +147,8 @@ class History:
             if not self._frames:
                 return []
             newest = self._frames[-1].mono_s
+            if newest - self._frames[0].mono_s <= seconds:
+                return list(self._frames)
             return [f for f in self._frames if newest - f.mono_s <= seconds]
 
     def _tail(self, name: str, points: int) -> array[float]:

@@ -41,6 +41,10 @@ DISTURBING = frozenset(
     }
 )
 
+# A hit rate that fell is an incident. One that was never higher is how the engine always works: prompts that share
+# nothing. Which of the two it is, `prefix-cache-cold.usual_pct` says by default.
+FALLS, _FALLS_FROM_PCT = "prefix-cache-cold", 20.0
+
 STEP_S = 10.0
 """Seconds between two samples; windows of this length then hardly overlap."""
 QUARANTINE_S = 30.0
@@ -165,7 +169,8 @@ class LearningBaseline:
                 stream = self._streams.get((engine.frame.target_key, live.model))
                 if stream is None:
                     continue
-                if disturbed or live.restarted or live.window_s is None:
+                fell = FALLS in rules and self._usual_hit_pct(engine, live) >= _FALLS_FROM_PCT
+                if disturbed or fell or live.restarted or live.window_s is None:
                     stream.disturb(now)
                     continue
                 self._sample(stream, live, view)
@@ -173,6 +178,10 @@ class LearningBaseline:
                 while stream.quarantine and now - stream.quarantine[0].at >= quarantine_s:
                     sample = stream.quarantine.popleft()
                     self._pasts[stream.key].add(sample.key, sample.at_s, sample.values)
+
+    def _usual_hit_pct(self, engine: EngineView, live: EngineLive) -> float:
+        usual = self(engine, live, "prefix_hit_pct")
+        return (live.prefix_hit_lifetime_pct or 0.0) if usual is None else usual
 
     def wanted(self) -> list[PastKey]:
         """Keys that have come into view since the last call: a stored past of them is welcome."""

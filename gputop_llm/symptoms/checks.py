@@ -6,7 +6,7 @@ UNKNOWN. A rule says one `Check` per subject; the state machine makes symptoms o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -88,6 +88,16 @@ def is_true(condition: bool | None) -> State:
     if condition is None:
         return State.UNKNOWN
     return State.RAISED if condition else State.CLEAR
+
+
+def at_every_reading(held: Sequence[bool]) -> State:
+    """Whether something held at every reading; it is gone when it held at no more than half of them."""
+    if not held:
+        return State.UNKNOWN
+    count = sum(held)
+    if count == len(held):
+        return State.RAISED
+    return State.CLEAR if 2 * count <= len(held) else State.BETWEEN
 
 
 def all_of(*states: State) -> State:

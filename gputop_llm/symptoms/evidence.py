@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from typing import Any
 
 from gputop_llm.model import EngineLive, Latency, Quantile
@@ -25,11 +26,16 @@ def limit(limits: Limits, name: str) -> dict[str, Any]:
     return {"threshold": limits.value(name), "threshold_origin": limits.origin(name)}
 
 
+# What an engine tells of the moment of a scrape; all else is over its window.
+_GAUGES = frozenset({"running", "waiting", "kv_usage_pct"})
+
+
 def engine_number(engine: EngineView, live: EngineLive, name: str, label: str, unit: str, **more: object) -> Evidence:
-    """A figure of the engine over its window."""
+    """A figure of the engine: over its window, or of the newest scrape."""
     value: float | None = getattr(live, name)
     missing = live.missing.get(name, "not on the page") if value is None else None
-    return Evidence(label, value, unit, f"{engine.kind} /metrics", live.window_s, missing=missing, **more)  # type: ignore[arg-type]
+    window_s = None if name in _GAUGES else live.window_s
+    return Evidence(label, value, unit, f"{engine.kind} /metrics", window_s, missing=missing, **more)  # type: ignore[arg-type]
 
 
 def gpu_names(gpus: Sequence[GpuView]) -> str:
@@ -109,12 +115,13 @@ def when(condition: bool | None, text: str) -> tuple[str, ...]:
 
 def slope_per_s(points: Sequence[tuple[float, float]]) -> float | None:
     """Least-squares slope of (time in s, value); None with fewer than three points or no spread in time."""
-    if len(points) < 3:
-        return None
-    count = len(points)
-    mean_t = sum([t for t, _ in points]) / count
-    mean_v = sum([v for _, v in points]) / count
-    spread = sum([(t - mean_t) ** 2 for t, _ in points])
-    if spread <= 0:
-        return None
-    return sum([(t - mean_t) * (v - mean_v) for t, v in points]) / spread
+    spread, together, _ = squares(points) if len(points) >= 3 else (0.0, 0.0, 0.0)
+    return together / spread if spread > 0 else None
+
+
+def squares(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Sums of squares about the means of (time, value): of times, of both together, of values."""
+    times, values = zip(*points, strict=True)
+    mean_t, mean_v = sum(times) / len(times), sum(values) / len(values)
+    apart_t, apart_v = [t - mean_t for t in times], [v - mean_v for v in values]
+    return sum(map(mul, apart_t, apart_t)), sum(map(mul, apart_t, apart_v)), sum(map(mul, apart_v, apart_v))

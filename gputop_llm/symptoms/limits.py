@@ -48,7 +48,7 @@ class Limits:
         origins: by name, where one of them came from elsewhere ("--slo-ttft").
 
     Raises:
-        UsageError: an override has an unknown name.
+        UsageError: an override has an unknown name, or is no time where it must be one.
     """
 
     default_hold = (10.0, 10.0)
@@ -66,12 +66,14 @@ class Limits:
         self._overrides = dict(overrides or {})
         self._origins = {name: (origins or {}).get(name, origin) for name in self._overrides}
         rules = {name.split(".", 1)[0] for name in self._table} | set(self._holds)
-        for name in self._overrides:
+        for name, value in self._overrides.items():
             rule, _, quantity = name.partition(".")
             if name not in self._table and not (rule in rules and quantity in ("for_s", "clear_s")):
                 raise UsageError(
                     f"unknown threshold '{name}' in {self._origins[name]}", todo="the names are in docs/symptoms.md"
                 )
+            if quantity in ("for_s", "clear_s") and value < 0:
+                raise UsageError(f"{self._origins[name]}: {name} is a time and can't be below 0 s: got {value:g}")
         self._in_force: dict[str, tuple[float, float]] = {}
         # Asked for several hundred times a tick.
         self._values = {name: self._overrides.get(name, t.value) for name, t in self._table.items()}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State
+from gputop_llm.symptoms.checks import Check, State, at_every_reading
 from gputop_llm.symptoms.fresh import gauges_may_be_old, unreadable
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
@@ -70,37 +70,41 @@ def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
     return tuple(by_rank.values())
 
 
-def least_running(engine: EngineView, limits: Limits, gpu: GpuView | None = None) -> float | None:
-    """The least number of requests that ran at once in the newest `MEAN_S` seconds.
+def requests_run(engine: EngineView, limits: Limits, rule: str, gpu: GpuView | None = None) -> State:
+    """Whether requests ran at every scrape of the newest `MEAN_S` seconds: more than `RULE.running` of them.
 
-    Of one data-parallel rank where `gpu` belongs to one. None when it is unknown now, or the page is stale.
+    Of one data-parallel rank where `gpu` belongs to one. Unknown when it is unknown now, or the page is stale.
     """
-    if engine.live is None or unreadable(engine, limits) or gauges_may_be_old(engine):
-        return None
     rank = data_parallel_rank(engine, gpu) if gpu is not None and len(engine.ranks) > 1 else None
+    key = ("requests run", rule, rank, limits)
+    if key not in engine.memo:
+        least = limits.value(f"{rule}.running")
+        engine.memo[key] = at_every_reading([running > least for running in _running(engine, limits, rank)])
+    found: State = engine.memo[key]
+    return found
+
+
+def _running(engine: EngineView, limits: Limits, rank: str | None) -> Sequence[float]:
+    if engine.live is None or unreadable(engine, limits) or gauges_may_be_old(engine):
+        return ()
     if rank is None:
-        if "least running" not in engine.memo:
-            past = [value for _, value in engine.values("running", MEAN_S)]
-            engine.memo["least running"] = _least(past, engine.live.running)
-        found: float | None = engine.memo["least running"]
-        return found
+        if engine.live.running is None:
+            return ()
+        return [value for _, value in engine.values("running", MEAN_S)] or [engine.live.running]
     now = [live.running for live in engine.ranks if live.rank == rank]
+    if not now or now[0] is None:
+        return ()
     newest = engine.past[-1][0] if engine.past else 0.0
-    past = [
+    return [
         live.running
         for at, frame in reversed(engine.past)
         if newest - at <= MEAN_S and frame.window
         for live in frame.window.ranks
         if live.rank == rank and live.running is not None
-    ]
-    return _least(past, now[0] if now else None)
+    ] or [now[0]]
 
 
 def running_needs(engine: EngineView, limits: Limits) -> str:
-    """What `least_running` lacks, in words."""
+    """What `requests_run` lacks, in words."""
     old = "nothing moves, and its page may say what ran before" if gauges_may_be_old(engine) else "not on its page"
     return unreadable(engine, limits) or f"the engine's running requests ({old})"
-
-
-def _least(values: Sequence[float], now: float | None) -> float | None:
-    return None if now is None else min([*values, now])

@@ -225,6 +225,8 @@ HOLDS: tuple[Hold, ...] = (
     Hold("metrics-stale", 0.0, 5.0),
     # A jump is over within seconds; it is to be seen all the same.
     Hold("memory-spike", 2.0, 30.0),
+    # Failures come one by one: a pause between two of them is no end.
+    Hold("errors-rising", 10.0, 30.0),
     # Links are judged under load only: they are not to come and go with it.
     Hold("link-degraded", 10.0, 60.0),
     # An event is a fact; three readings in a row are enough for a GPU that doesn't answer.

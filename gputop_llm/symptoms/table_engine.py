@@ -147,7 +147,7 @@ ENGINE: tuple[Threshold, ...] = (
     Threshold("stalled.idle_cpu_pct", 10.0, 10.0, RULE_OF_THUMB, "of a core: the process waits for something"),
     Threshold("stalled.busy_cpu_pct", 90.0, 90.0, RULE_OF_THUMB, "of a core: a thread that never waits"),
     Threshold("errors-rising.share_pct", 1.0, 0.5, RULE_OF_THUMB, "one request in a hundred"),
-    Threshold("errors-rising.failures", 2.0, 2.0, RULE_OF_THUMB, "in the window: one failure is no rate"),
+    Threshold("errors-rising.failures", 2.0, 1.0, RULE_OF_THUMB, "in the window: one failure is no rate"),
     Threshold("errors-rising.critical_pct", 10.0, 10.0, RULE_OF_THUMB, "so much, and it is critical"),
     Threshold(
         "rank-imbalance.ratio", 2.0, 1.6, RULE_OF_THUMB, "the most loaded rank has twice what the least loaded has"
@@ -155,7 +155,7 @@ ENGINE: tuple[Threshold, ...] = (
     Threshold(
         "rank-imbalance.requests",
         4.0,
-        4.0,
+        2.5,
         RULE_OF_THUMB,
         "and so many more, as a mean over 10 s: small numbers differ anyway",
     ),

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from operator import attrgetter, itemgetter
-from typing import Any
+from functools import cache, cached_property, partial
+from operator import attrgetter, is_not, itemgetter
+from typing import Any, TypeVar
 
 from gputop_llm.model import EngineFrame, EngineLive, Frame, Gpu, GpuNode, Host, ProcessLoad, Target
 from gputop_llm.model.symptom import Subject
@@ -22,6 +22,8 @@ from gputop_llm.symptoms.timeline import Timeline
 MEAN_S = 10.0
 # A source that has been silent for longer says nothing about now.
 STALE_S = 15.0
+_IS_KNOWN = partial(is_not, None)
+_T = TypeVar("_T")
 
 Baseline = Callable[["EngineView", EngineLive, str], float | None]
 
@@ -65,12 +67,17 @@ class GpuView:
             return found
 
     def _known(self, name: str, over_s: float) -> list[float]:
-        readings = self.readings(over_s)
         if name.startswith("gpm."):
-            read = _reader(name[4:])
-            return [v for _, gpu in readings if gpu.gpm is not None and (v := read(gpu.gpm)) is not None]
-        read = _reader(name)
-        return [v for _, gpu in readings if (v := read(gpu)) is not None]
+            return known(map(_reader(name[4:]), self._each_of(over_s, "gpm")))
+        return known(map(_reader(name), self._each_of(over_s, "gpu")))
+
+    def _each_of(self, over_s: float, what: str) -> list[Any]:
+        """The readings without their times, or what GPM says in them."""
+        found: list[Any] | None = self.memo.get((what, over_s))
+        if found is None:
+            gpus = [gpu for _, gpu in self.readings(over_s)]
+            found = self.memo[what, over_s] = gpus if what == "gpu" else known([gpu.gpm for gpu in gpus])
+        return found
 
     def values(self, name: str, over_s: float) -> Iterator[tuple[float, float | None]]:
         """(monotonic time, value) of a field over the newest `over_s` seconds, oldest first."""
@@ -89,8 +96,8 @@ class GpuView:
             found = self._readings[over_s] = self.past[first:]
         return found
 
-    def each(self, what: str, make: Callable[[Gpu], Any], over_s: float = MEAN_S) -> list[tuple[float, Any]]:
-        """(monotonic time, what `make` makes of the reading) over the newest `over_s` seconds, oldest first.
+    def each(self, what: str, make: Callable[[Gpu], Any], over_s: float = MEAN_S) -> list[Any]:
+        """What `make` makes of each of the `readings` over the newest `over_s` seconds, oldest first.
 
         Made once for each reading, and kept from tick to tick under the name `what`, which stands for `make`.
         """
@@ -103,7 +110,10 @@ class GpuView:
             if at in known:
                 break
             known[at] = make(gpu)
-        return [(at, known[at] if at in known else known.setdefault(at, make(gpu))) for at, gpu in readings]
+        try:
+            return [known[at] for at, _ in readings]
+        except KeyError:
+            return [known[at] if at in known else known.setdefault(at, make(gpu)) for at, gpu in readings]
 
     def missing(self, name: str) -> str:
         """Why a field is unknown."""
@@ -122,7 +132,7 @@ class LoadView:
         """The mean of what `read` finds; None when it is unknown now."""
         if read(self.now) is None:
             return None
-        return mean_of([value for load in self.recent if (value := read(load)) is not None])
+        return mean_of(known(map(read, self.recent)))
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,7 @@ class EngineView:
     loads: tuple[LoadView, ...] = ()
     restarted_mono_s: float | None = None
     _means: dict[tuple[str, float], float | None] = field(default_factory=dict, repr=False, compare=False)
-    _totals: dict[float, list[tuple[float, EngineLive]]] = field(default_factory=dict, repr=False, compare=False)
+    _totals: dict[float, tuple[list[float], list[EngineLive]]] = field(default_factory=dict, repr=False, compare=False)
     _values: dict[tuple[str, float], list[tuple[float, float]]] = field(default_factory=dict, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -182,18 +192,17 @@ class EngineView:
 
     def values(self, name: str, over_s: float) -> Sequence[tuple[float, float]]:
         """(monotonic time of the scrape, value) of a field of EngineLive's total, oldest first, known values only."""
-        known = self._values.get((name, over_s))
-        if known is not None:
-            return known
+        found = self._values.get((name, over_s))
+        if found is not None:
+            return found
         totals = self._totals.get(over_s)
         if totals is None:
-            totals = [(at, frame.window.total) for at, frame in self.scrapes(over_s) if frame.window]
-            totals.reverse()
-            self._totals[over_s] = totals
-        read = _reader(name)
-        known = [(at, value) for at, total in totals if (value := read(total)) is not None]
-        self._values[name, over_s] = known
-        return known
+            past = [(at, frame.window.total) for at, frame in self.scrapes(over_s) if frame.window][::-1]
+            totals = self._totals[over_s] = [at for at, _ in past], [total for _, total in past]
+        times, lives = totals
+        found = [pair for pair in zip(times, map(_reader(name), lives), strict=True) if pair[1] is not None]
+        self._values[name, over_s] = found
+        return found
 
     def mean(self, name: str, over_s: float = MEAN_S) -> float | None:
         """The mean of a field's known values over the newest `over_s` seconds."""
@@ -369,6 +378,11 @@ class NodeView:
 @cache
 def _reader(name: str) -> Callable[[Any], Any]:
     return attrgetter(name)
+
+
+def known(values: Iterable[_T | None]) -> list[_T]:
+    """Those that are known; without a step of the interpreter for each, since rules ask for thousands."""
+    return list(filter(_IS_KNOWN, values))  # type: ignore[arg-type]
 
 
 def mean_of(known: Sequence[float]) -> float | None:

@@ -18,6 +18,7 @@ from gputop_llm.commands import check
 from gputop_llm.commands.check import Status, verdict
 from gputop_llm.config import Config
 from gputop_llm.errors import SourceError
+from gputop_llm.model import TargetList
 from gputop_llm.model.symptom import CantTell, Severity, Subject
 from gputop_llm.symptoms import catalogue
 from gputop_llm.symptoms.checks import Check, State
@@ -70,6 +71,30 @@ def test_what_could_not_be_read_is_unknown_unless_something_is_known_to_be_wrong
     assert status(frame=UNREADABLE) == status(NOTE, frame=UNREADABLE) == Status.UNKNOWN
     assert status(CRITICAL, frame=UNREADABLE) == Status.CRITICAL
     assert status(WARNING, frame=UNREADABLE, least=Severity.CRITICAL) == Status.UNKNOWN
+
+
+def test_a_neighbours_symptom_is_no_matter_of_the_engine_that_was_asked_for():
+    (own,) = LOADED.targets.value.targets
+    beside = replace(own, key="700@1", processes=(replace(own.processes[0], pid=700, nvml_pid=700, gpus=(1,)),))
+    shared = replace(LOADED, targets=frames.part(TargetList((own, beside))))
+    of = {key: replace(CRITICAL, subject=Subject(key, key)) for key in ("engine:700@1/rank:1", "gpu:1", "gpu:0")}
+
+    def codes(config: Config) -> list[int]:
+        reports = [replace(shared, symptoms=a_report(one)) for one in (*of.values(), CRITICAL)]
+        return [int(verdict(one, config, True).status) for one in reports]
+
+    assert codes(Config()) == [2, 2, 2, 2]
+    assert codes(Config(pid=own.pids[0])) == [0, 0, 2, 2]
+    assert codes(Config(pid=700)) == [2, 2, 0, 2], "of an engine that is no target any more it can't be told"
+
+
+def test_what_is_held_back_is_told_and_does_not_count():
+    held = a_report(NOTE, held_back=(replace(CRITICAL, held_back="the engine is warming up"), WARNING))
+    result = verdict(replace(LOADED, symptoms=held), Config(), True, Severity.CRITICAL)
+    assert result.status == Status.OK
+    told = check._text(result, LOADED, 15.0)
+    assert "held back, since the engine is warming up: CRITICAL kv-pressure" in told
+    assert "ttft-high" not in told
 
 
 def test_nothing_found_and_rules_that_failed_are_unknown():

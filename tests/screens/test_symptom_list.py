@@ -45,6 +45,14 @@ async def test_arrows_go_from_symptom_to_symptom_and_enter_opens_the_page(runnin
         assert "ttft-high" in screen_lines(it.app)[1]
 
 
+async def test_a_list_that_is_longer_than_the_screen_opens_at_its_first_root(running):
+    others = [replace(frames.CAPPED, subject=frames.gpu(index), id="hw-slowdown") for index in range(1, 12)]
+    async with running(frames.later(frames.incident(), 1, frames.ROOT, *others), (80, 24)) as it:
+        await it.press("5")
+        assert it.app.screen.rows.offset_rows == 0
+        assert frames.ROOT.headline[:40] in screen_lines(it.app)[2]
+
+
 async def test_both_lines_of_a_chosen_symptom_are_marked_and_in_view(running):
     async with running(frames.eight_capped()) as it:
         await it.press("5", "end")

@@ -170,6 +170,15 @@ def test_a_threshold_that_does_not_exist_is_one_sentence_with_the_file(tmp_path)
     assert caught.value.sentence() == f"unknown threshold 'kv-pressure.kv' in {file}; the names are in docs/symptoms.md"
 
 
+@pytest.mark.parametrize("name", ["kv-pressure.for_s", "kv-pressure.clear_s"])
+def test_a_time_below_zero_is_refused_with_its_origin(tmp_path, name):
+    file = tmp_path / "config.toml"
+    file.write_text(f'[thresholds]\n"{name}" = -3\n')
+    with pytest.raises(UsageError) as caught:
+        limits(load({}, {}, file))
+    assert caught.value.sentence() == f"{file}: {name} is a time and can't be below 0 s: got -3"
+
+
 def test_what_is_overridden_is_in_every_report(judging, only_kv):
     (frame,) = judging(Config(thresholds={"kv-pressure.kv_pct": 98.0}, origins={"thresholds": "my.toml"}))(busy(1))
     assert frame.symptoms.overridden == ("kv-pressure.kv_pct = 98 (my.toml)",)

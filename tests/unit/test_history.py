@@ -230,7 +230,7 @@ def test_an_hour_of_eight_gpus_and_four_engines_fits_into_32_mib(period_s: float
     finally:
         tracemalloc.stop()
     assert history.dropped == 0
-    assert len(history.names()) == 8 * 15 + 4 * 40 + 5
+    assert len(history.names()) == 8 * 15 + 4 * 42 + 6
     assert taken < 32 * MIB
 
 
@@ -240,6 +240,12 @@ def test_on_a_node_of_too_many_gpus_no_engine_and_no_host_goes_without_history()
     assert history.dropped > 0
     assert history.series("host.cpu_pct", 1) == [5.0]
     assert history.series("engine.1@0.ttft_p95_s", 1) != [None]
+
+
+def test_what_there_is_nothing_to_tell_of_takes_no_room():
+    history = History(points=10)
+    history.append(replace(frame(1, engines=(engine_frame("1@0"),)), focus="1@0"))
+    assert not [n for n in history.names() if n.endswith(("_apart", "throttled_pct", "acceptance_pct", "5xx_pct"))]
 
 
 @pytest.mark.parametrize(("shares", "kept"), [((3.0, 99.0, 7.0), 99.0), ((None, 7.0), 7.0), ((None, None), None)])

@@ -8,6 +8,8 @@ import pytest
 
 from gputop_llm.model import SpecDecode
 from gputop_llm.model.symptom import Severity
+from gputop_llm.symptoms.baseline import LearningBaseline
+from gputop_llm.symptoms.engine import SymptomEngine
 from gputop_llm.symptoms.rules.caches import RULES
 from tests.support import symptom_frames as sf
 from tests.support.symptom_frames import (
@@ -61,6 +63,26 @@ def test_prompts_that_never_shared_anything_are_a_note_and_no_fault():
     assert found.severity is Severity.NOTE
     assert found.headline.startswith("prefix-cache hit rate 2.0 %: prompts share next to nothing")
     assert found.causes[0].speaks_for == ("the lifetime's hit rate is 3 % too",)
+
+
+@pytest.mark.parametrize(("healthy_s", "which"), [(30, "lifetime"), (250, "baseline")])
+def test_a_hit_rate_that_fell_is_not_learnt_and_stays_a_warning_for_as_long_as_it_lasts(healthy_s, which):
+    live = {"prefix_hit_pct": lambda s: 45.0 if s < healthy_s else 12.0, "prefix_hit_lifetime_pct": 44.0}
+    frames = busy(healthy_s + 450, live=live)
+    engine = SymptomEngine(RULES, sf.limits(), learner=LearningBaseline())
+    shown = [engine.update(frames[max(0, i - 20) : i + 1]).active for i in range(len(frames))]
+    for (found,) in shown[healthy_s + 11 :]:
+        assert found.severity is Severity.WARNING
+        assert which in found.headline
+
+
+def test_a_hit_rate_that_never_was_higher_keeps_nothing_from_being_learnt():
+    live = {"prefix_hit_pct": 3.0, "prefix_hit_lifetime_pct": 4.0}
+    learner = LearningBaseline()
+    engine = SymptomEngine(RULES, sf.limits(), learner=learner)
+    for frame in busy(60, live=live):
+        engine.update([frame])
+    assert learner.changed()
 
 
 def test_eleven_percent_as_ever_are_not_cold():

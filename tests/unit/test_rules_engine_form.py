@@ -6,6 +6,7 @@ import pytest
 
 from gputop_llm.model import SpecDecode
 from gputop_llm.model.symptom import Severity
+from gputop_llm.sampling.history import History
 from gputop_llm.symptoms.catalogue import RULES as ALL
 from gputop_llm.symptoms.compose import EXPLAINS
 from gputop_llm.symptoms.rules import caches, errors, kv, latency, life, queue, ranks, stale, stalled, tpot
@@ -80,6 +81,23 @@ def test_each_piece_of_evidence_has_a_source_and_a_unit_and_a_value_or_the_reaso
         assert e.value is None or e.missing is None, e
     names = [e.name for e in found.evidence]
     assert len(names) == len(set(names))
+
+
+def test_what_a_rate_is_of_is_said_and_a_figure_of_the_moment_claims_no_window():
+    full = {e.name: e.window_s for e in raised("kv-pressure").evidence}
+    assert (full["waiting"], full["running"]) == (None, None)
+    assert full["preemptions"] == full["KV cache usage"] == 10.0
+    still = raised("stalled").evidence
+    assert {e.window_s for e in still if e.source == "/proc" and e.value is not None} == {1.0}
+
+
+@pytest.mark.parametrize("rule", sorted(RAISING))
+def test_its_chart_is_a_series_that_the_history_keeps(rule):
+    history, chart = History(), raised(rule).chart
+    for frame in busy(90, **RAISING[rule]):
+        history.append(frame)
+    assert (chart is None) == (rule == "warming-up")
+    assert chart is None or set(history.series(chart, 60)) != {None}
 
 
 @pytest.mark.parametrize("rule", sorted(RAISING))

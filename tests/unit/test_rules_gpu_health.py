@@ -109,6 +109,8 @@ class TestClocks:
         reasons = [e for e in found.evidence if e.threshold == 30.0]
         assert max(e.value for e in reasons) >= 45.0
         assert {e.source for e in reasons} == {"NVML counters"}
+        drawn = {"power_w": 700.0, "temp_c": 89.0, "sm_clock_mhz": 0.95 * 1980}
+        assert found.chart_threshold == pytest.approx(drawn[found.chart.rpartition(".")[2]])
 
     def test_a_limit_below_the_boards_speaks_for_it_and_the_advice_names_the_boards(self):
         lowered = symptom("power-capped", RULES, busy(30, gpu={**CAPPED, "power_limit_w": 500.0, "power_w": 497.0}))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gputop_llm.model import CgroupCpu, ThreadLoad
+from gputop_llm.sampling.history import History
 from gputop_llm.sources.cgroup import CgroupSample, CpuCounters, cpu_between
 from gputop_llm.symptoms.compose import EXPLAINS
 from tests.support.captures import field_case
@@ -170,6 +171,22 @@ class TestCpuThrottled:
         found = symptom("cpu-throttled", RULES, stolen(12.0))
         assert found.headline == "12 % of the CPU time goes to other virtual machines (steal)"
         assert found.causes[0].text == "the host is shared with other virtual machines"
+
+    @pytest.mark.parametrize(
+        ("load", "edit", "newest", "limit"),
+        [
+            (quota(6.0), None, 6.0, 5.0),
+            ({CORE: {"run_wait_pct": 31.0}}, None, 31.0, 20.0),
+            ({}, lambda f, _: replace(f, host=replace(f.host, value=replace(f.host.value, steal_pct=12.0))), 12.0, 5.0),
+        ],
+        ids=["quota", "run queue", "steal"],
+    )
+    def test_its_chart_is_what_it_was_raised_for(self, load, edit, newest, limit):
+        frames, history = busy(30, load=load, edit=edit), History()
+        for frame in frames:
+            history.append(frame)
+        found = symptom("cpu-throttled", RULES, frames)
+        assert (history.series(found.chart, 1), found.chart_threshold) == ([newest], limit)
 
     @pytest.mark.parametrize(
         ("fields", "reason"),

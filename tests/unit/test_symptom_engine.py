@@ -77,8 +77,7 @@ def test_what_is_kept_of_a_reading_is_what_would_be_made_of_it_now(steps, kept):
             frames[max(0, i - kept + 1) : i + 1], timeline=timeline.move(frames[max(0, i - kept + 1) : i + 1])
         )
         for gpu in view.gpus.values():
-            now = [(at, id(reading)) for at, reading in gpu.readings()]
-            assert gpu.each("identity", id) == now
+            assert gpu.each("identity", id) == [id(reading) for _, reading in gpu.readings()]
 
 
 def test_the_order_of_symptoms_is_worked_out_anew_when_one_gets_worse():

@@ -276,6 +276,8 @@ def _weak(engine: EngineView, live: EngineLive, spec: SpecDecode, limits: Limits
         next_capture="kineto",
         agreeing=sum(bool(s) for s in signals),
         signals=sum(s is not None for s in signals),
+        chart=engine.series("spec_acceptance_pct") if len(engine.models) == 1 else None,
+        chart_threshold=half,
     )
 
 

@@ -27,6 +27,12 @@ _WORDS = {
     "hw_power_brake": "power brake",
 }
 
+_REASONS = {
+    "power-capped": ("sw_power_cap",),
+    "thermal-throttled": ("sw_thermal", "hw_thermal"),
+    "hw-slowdown": ("hw_slowdown", "hw_power_brake"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class _Slowdown:
@@ -47,35 +53,35 @@ def power_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
             needs = _needs(view, f"power and its limit ({gpu.missing(missing)})")
             yield Check("power-capped", gpu.subject, State.UNKNOWN, needs)
         else:
-            yield _check(view, gpu, "power-capped", ("sw_power_cap",), _power_symptom, limits)
+            yield _check(view, gpu, "power-capped", _power_symptom, limits)
 
 
 def thermal_throttled(view: NodeView, limits: Limits) -> Iterator[Check]:
     """Heat holds the clocks of a GPU down."""
     for gpu in view.gpus.values():
-        yield _check(view, gpu, "thermal-throttled", ("sw_thermal", "hw_thermal"), _thermal_symptom, limits)
+        yield _check(view, gpu, "thermal-throttled", _thermal_symptom, limits)
 
 
 def hw_slowdown(view: NodeView, limits: Limits) -> Iterator[Check]:
     """The hardware holds the clocks of a GPU down for another reason than heat."""
     for gpu in view.gpus.values():
-        yield _check(view, gpu, "hw-slowdown", ("hw_slowdown", "hw_power_brake"), _hw_symptom, limits)
+        yield _check(view, gpu, "hw-slowdown", _hw_symptom, limits)
 
 
 def _check(
     view: NodeView,
     gpu: GpuView,
     rule: str,
-    reasons: Sequence[str],
     make: Callable[[NodeView, GpuView, _Slowdown, Limits], Symptom],
     limits: Limits,
 ) -> Check:
+    reasons = _REASONS[rule]
     if not _has_one(gpu, reasons):
         needs = f"the reasons for lowered clocks ({gpu.missing('throttle')})"
         return Check(rule, gpu.subject, State.UNKNOWN, _needs(view, needs))
     state = all_in_turn(
         partial(over, _below_pct(gpu), limits, f"{rule}.clock_below_pct"),
-        partial(_held_down, gpu, reasons, limits, f"{rule}.share_pct"),
+        partial(_held_down, gpu, rule, limits),
     )
     name = "sm_clock_mhz" if gpu.now.sm_clock_mhz is None else "sm_clock_max_mhz"
     return judged(
@@ -110,13 +116,17 @@ def _below_pct(gpu: GpuView) -> float | None:
     return 100.0 * (1 - clock / top) if clock is not None and top else None
 
 
-def _held_down(gpu: GpuView, reasons: Sequence[str], limits: Limits, name: str) -> State:
-    known = [share for _, share in gpu.each(name, partial(_most, reasons)) if share is not None]
-    return over(mean_of(known), limits, name)
+def _held_down(gpu: GpuView, rule: str, limits: Limits) -> State:
+    if "held down" not in gpu.memo:
+        gpu.memo["held down"] = gpu.each("held down", _most)
+    known = [share for most in gpu.memo["held down"] if (share := most[rule]) is not None]
+    return over(mean_of(known), limits, f"{rule}.share_pct")
 
 
-def _most(reasons: Sequence[str], gpu: Gpu) -> float | None:
-    return max(_shares(gpu, reasons).values(), default=None)
+def _most(gpu: Gpu) -> dict[str, float | None]:
+    """For each rule how long the longest of its reasons held, in percent of the time since the reading before."""
+    found = _all_shares(gpu)
+    return {rule: max(_of(found, reasons).values(), default=None) for rule, reasons in _REASONS.items()}
 
 
 def _needs(view: NodeView, what: str) -> str:
@@ -134,17 +144,24 @@ def _slowdown(gpu: GpuView, reasons: Sequence[str]) -> _Slowdown:
 
 
 def _shares(gpu: Gpu, reasons: Sequence[str]) -> dict[str, float]:
+    """Of these reasons, each that the driver tells of → share of the time since the reading before."""
+    return _of(_all_shares(gpu), reasons)
+
+
+def _all_shares(gpu: Gpu) -> dict[str, float]:
     """Reason → share of the time since the reading before; of a momentary bit all of it, or none."""
-    found = {t.name: (100.0 if t.active else 0.0) if t.share_pct is None else t.share_pct for t in gpu.throttle or ()}
+    return {t.name: (100.0 if t.active else 0.0) if t.share_pct is None else t.share_pct for t in gpu.throttle or ()}
+
+
+def _of(found: Mapping[str, float], reasons: Sequence[str]) -> dict[str, float]:
     if found.get("hw_thermal", 0.0) > 0.0 and "hw_slowdown" in found and "hw_thermal" not in reasons:
         # The general bit is set along with the one that says why.
-        found["hw_slowdown"] = 0.0
-    return {name: share for name, share in found.items() if name in reasons}
+        found = {**found, "hw_slowdown": 0.0}
+    return {name: found[name] for name in reasons if name in found}
 
 
 def _evidence(gpu: GpuView, rule: str, slowdown: _Slowdown, limits: Limits) -> tuple[Evidence, ...]:
     name, top = gpu.subject.label, gpu.now.sm_clock_max_mhz
-    clock_limit = top * (1 - limits.value(f"{rule}.clock_below_pct") / 100.0) if top else None
     source = "NVML counters" if slowdown.by_counter else "NVML, momentary bits"
     return (
         *(
@@ -157,7 +174,7 @@ def _evidence(gpu: GpuView, rule: str, slowdown: _Slowdown, limits: Limits) -> t
             "SM clock",
             "MHz",
             f"NVML, at most {number(top)} MHz",
-            threshold=clock_limit,
+            threshold=_lowest_mhz(gpu, rule, limits),
             threshold_origin=limits.origin(f"{rule}.clock_below_pct"),
         ),
         gpu_number(
@@ -174,6 +191,12 @@ def _evidence(gpu: GpuView, rule: str, slowdown: _Slowdown, limits: Limits) -> t
         ),
         gpu_number(gpu, "temp_mem_c", "memory temperature", "°C", "NVML"),
     )
+
+
+def _lowest_mhz(gpu: GpuView, rule: str, limits: Limits) -> float | None:
+    """The SM clock under which it counts as held down."""
+    top = gpu.now.sm_clock_max_mhz
+    return top * (1 - limits.value(f"{rule}.clock_below_pct") / 100.0) if top else None
 
 
 def _clock(gpu: GpuView) -> str:
@@ -296,7 +319,7 @@ def _hw_symptom(view: NodeView, gpu: GpuView, slowdown: _Slowdown, limits: Limit
         agreeing=2 + bool(brake),
         signals=3,
         chart=f"gpu.{gpu.index}.sm_clock_mhz",
-        chart_threshold=gpu.now.sm_clock_max_mhz,
+        chart_threshold=_lowest_mhz(gpu, rule, limits),
     )
 
 

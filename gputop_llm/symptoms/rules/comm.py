@@ -17,7 +17,7 @@ from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, at_lea
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_names, gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import groups, least_running, rank_on, running_needs
+from gputop_llm.symptoms.placement import groups, rank_on, requests_run, running_needs
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct, rate
 
@@ -94,7 +94,7 @@ def _traffic(group: tuple[GpuView, ...], limits: Limits) -> State:
 
 
 def _running(engine: EngineView, gpu: GpuView, limits: Limits) -> State:
-    return over(least_running(engine, limits, gpu), limits, "comm-bound.running")
+    return requests_run(engine, limits, "comm-bound", gpu)
 
 
 def _nvlink(gpu: GpuView) -> tuple[float, str] | None:

@@ -94,6 +94,7 @@ def _throttled_symptom(engine: EngineView, steal: float | None, limits: Limits) 
     wait = run_wait_pct(waiting)
     by_wait = wait is not None and wait > limits.clear("cpu-throttled.run_wait_pct")
     by_steal = steal is not None and steal > limits.clear("cpu-throttled.steal_pct")
+    name = "throttled_pct" if by_quota else "steal_pct" if by_steal else "run_wait_pct"
     if by_quota:
         headline = f"CPU quota of {number(quota)} cores stops the engine in {pct(throttled)} of all periods"
     elif by_steal:
@@ -161,6 +162,8 @@ def _throttled_symptom(engine: EngineView, steal: float | None, limits: Limits) 
         refuted_by="no throttled period, no run-queue wait and no steal for 10 s under the same load",
         agreeing=by_quota + by_steal + by_wait + bool(lost),
         signals=4,
+        chart="host.steal_pct" if name == "steal_pct" else f"target.{engine.frame.target_key}.{name}",
+        chart_threshold=limits.value(f"cpu-throttled.{name}"),
     )
 
 

@@ -30,7 +30,7 @@ def checks(view: NodeView, limits: Limits) -> Iterator[Check]:
     for orphan in orphans:
         so_s = _orphan_for_s(view, orphan)
         before = next((e for e in view.ended if e.target and _same_processes(e.target, orphan)), None)
-        make = partial(_orphaned, view.names.subject(orphan), orphan, so_s, _running(before), limits)
+        make = partial(_orphaned, view.names.subject(orphan), orphan, so_s, before, limits)
         yield judged(RULE, view.names.subject(orphan), _state(so_s, limits), "", make)
     for engine in view.ended:
         running, served = _running(engine), _served_to_the_end(engine)
@@ -74,7 +74,8 @@ def _orphan_for_s(view: NodeView, orphan: Target) -> float:
     return view.now.mono_s - since
 
 
-def _orphaned(subject: Subject, orphan: Target, so_s: float, running: float, limits: Limits) -> Symptom:
+def _orphaned(subject: Subject, orphan: Target, so_s: float, before: EngineView | None, limits: Limits) -> Symptom:
+    running = _running(before)
     held = [p.mem_bytes for p in orphan.processes if p.mem_bytes is not None]
     pids = [str(p.pid) for p in orphan.processes if p.pid is not None]
     count = f"{len(pids)} orphaned process{'es' if len(pids) != 1 else ''}"
@@ -119,6 +120,8 @@ def _orphaned(subject: Subject, orphan: Target, so_s: float, running: float, lim
         next_capture="py-spy",
         agreeing=2,
         signals=2,
+        chart=before.series("generation_tokens_per_s") if before else None,
+        chart_threshold=0.0,
     )
 
 
@@ -170,4 +173,6 @@ def _gone(now: Frame, engine: EngineView, running: float, ago_s: float, limits: 
         refuted_by="it serves under another address, and its clients saw no error",
         agreeing=2,
         signals=2,
+        chart=engine.series("generation_tokens_per_s"),
+        chart_threshold=0.0,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gputop_llm.model import EngineLive
+from gputop_llm.model.engine import FAILED_REASONS
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.checks import Check, State, all_of, any_of, at_least, judged, over
 from gputop_llm.symptoms.engine import Rule
@@ -17,9 +18,6 @@ from gputop_llm.symptoms.view import EngineView, NodeView
 from gputop_llm.units import number, pct, seconds
 
 RULE = "errors-rising"
-
-# Reasons for which a request ends that are nobody's wish.
-FAILURES = ("abort", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def errors_rising(view: NodeView, limits: Limits) -> Iterator[Check]:
             yield Check(RULE, engine.subject, State.UNKNOWN, lacking or "")
             continue
         counted = None if "failures" in live.missing else live.requests_per_s
-        ended = _Failed.of(sum(live.finished_per_s.get(reason, 0.0) for reason in FAILURES), counted)
+        ended = _Failed.of(sum(live.finished_per_s.get(reason, 0.0) for reason in FAILED_REASONS), counted)
         answers = engine.frame.window.http_per_s if engine.frame.window else {}
         http = _Failed.of(answers.get("5xx", 0.0), sum(answers.values()) if answers else None)
         window_s = live.window_s or 0.0
@@ -65,7 +63,7 @@ def errors_rising(view: NodeView, limits: Limits) -> Iterator[Check]:
 
 def _symptom(engine: EngineView, live: EngineLive, ended: _Failed, http: _Failed, limits: Limits) -> Symptom:
     source = f"{engine.kind} /metrics"
-    reasons = {reason: rate for reason in FAILURES if (rate := live.finished_per_s.get(reason))}
+    reasons = {reason: rate for reason in FAILED_REASONS if (rate := live.finished_per_s.get(reason))}
     told = ", ".join(f"{reason} {number(rate)}/s" for reason, rate in reasons.items())
     aborted, errors, refused = reasons.get("abort", 0.0), reasons.get("error", 0.0), http.per_s or 0.0
     ttft = live.latency.get("ttft")
@@ -119,6 +117,8 @@ def _symptom(engine: EngineView, live: EngineLive, ended: _Failed, http: _Failed
         refuted_by="the clients count no failures in the same minute: they stopped the requests themselves",
         agreeing=1 + (errors > 0 or refused > 0) + (slow or bool(live.waiting)),
         signals=3,
+        chart=engine.series("http_5xx_pct" if by_http else "failed_pct"),
+        chart_threshold=limits.value(f"{RULE}.share_pct"),
     )
 
 

@@ -105,7 +105,8 @@ def _estimate(engine: EngineView, which: str, name: str) -> Evidence:
     if found is None:
         return Evidence(name, None, "%", "estimate", missing="the engine's model hasn't been looked at")
     text = f"at least {pct(found.value_pct)}" if found.at_least and found.value_pct is not None else None
-    return Evidence(name, found.value_pct, "%", found.formula, text=text, missing=found.unknown)
+    window_s = engine.live.window_s if engine.live else None
+    return Evidence(name, found.value_pct, "%", found.formula, window_s, text, missing=found.unknown)
 
 
 def _compute_symptom(gpu: GpuView, engine: EngineView, limits: Limits) -> Symptom:

@@ -8,11 +8,11 @@ from functools import partial
 from gputop_llm.model.symptom import Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import CUDA_GRAPHS, FEWER_GPUS_A_COPY, LARGER_BATCHES, MORE_FRONT_ENDS, OVERLAP
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State, all_in_turn, all_of, any_of, at_least, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, all_of, any_of, at_least, judged, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import groups, least_running, running_needs, unplaced
+from gputop_llm.symptoms.placement import groups, requests_run, running_needs, unplaced
 from gputop_llm.symptoms.threads import computing, hottest
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct
@@ -176,8 +176,7 @@ def starved(view: NodeView, limits: Limits) -> Iterator[Check]:
 
 def _running(engines: Sequence[EngineView], gpu: GpuView, limits: Limits) -> State:
     """Whether requests run on a GPU all the time, of any engine; unknown if that would decide it."""
-    counts = [least_running(engine, limits, gpu) for engine in engines]
-    return any_of(*(over(count, limits, "gpu-starved.running") for count in counts))
+    return any_of(*(requests_run(engine, limits, "gpu-starved", gpu) for engine in engines))
 
 
 def _starved_symptom(view: NodeView, gpu: GpuView, engine: EngineView, limits: Limits) -> Symptom:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import CUDA_GRAPHS, MORE_FRONT_ENDS, OVERLAP
 from gputop_llm.symptoms.argv import has_flag
-from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, at_least, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_in_turn, any_of, at_least, judged, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_names, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import least_running, running_needs
+from gputop_llm.symptoms.placement import requests_run, running_needs
 from gputop_llm.symptoms.rules.cpu import CPU_NOT_READ, quota_evidence, throttled_pct
 from gputop_llm.symptoms.threads import HotThread, computing, hottest, serving
 from gputop_llm.symptoms.view import EngineView, GpuView, LoadView, NodeView, mean_of
@@ -80,7 +80,7 @@ def _idle(sm_active_pct: float | None, exact: bool, limits: Limits) -> State:
 
 
 def _running(engine: EngineView, gpus: Sequence[GpuView], limits: Limits) -> State:
-    return over(least_running(engine, limits, gpus[0] if gpus else None), limits, "host-bound.running")
+    return requests_run(engine, limits, "host-bound", gpus[0] if gpus else None)
 
 
 def _waited_for(engine: EngineView, gpus: Sequence[GpuView], limits: Limits) -> State:

@@ -8,7 +8,7 @@ from functools import partial
 from gputop_llm.model import EngineLive, EngineReading
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.argv import flag_number
-from gputop_llm.symptoms.checks import Check, State, all_of, is_true, judged, under
+from gputop_llm.symptoms.checks import Check, State, all_of, at_every_reading, is_true, judged, under
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import engine_number, latency_evidence, limit, when
 from gputop_llm.symptoms.fresh import unreadable
@@ -138,7 +138,7 @@ def underloaded(view: NodeView, limits: Limits) -> Iterator[Check]:
             yield Check(UNDERLOADED, engine.subject, State.UNKNOWN, lacking or "")
             continue
         running = engine.mean("running")
-        waited = max((value for _, value in engine.values("waiting", MEAN_S)), default=None)
+        nobody_waits = at_every_reading([value == 0 for _, value in engine.values("waiting", MEAN_S)])
         few = under(running, limits, f"{UNDERLOADED}.running")
         cap = flag_number(engine, *SEQUENCE_LIMITS)
         if cap is not None and running is not None and cap[1] > 0:
@@ -146,7 +146,7 @@ def underloaded(view: NodeView, limits: Limits) -> Iterator[Check]:
         slow, _ = decode_is_slow(engine, limits)
         state = all_of(
             few,
-            is_true(None if waited is None else waited == 0),
+            nobody_waits,
             # With too few tokens to judge by, nothing is slow; with none at all, nothing is well.
             is_true(slow is not State.RAISED and not (running and live.generation_tokens_per_s == 0)),
             # A stopped process serves no client: that none is counted says nothing.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 from gputop_llm.model import Gpu, GpuProcess
@@ -14,14 +16,13 @@ from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.placement import instances, unplaced
-from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
+from gputop_llm.symptoms.view import EngineView, GpuView, NodeView, known
 from gputop_llm.units import pct, size
 
 
 class _Used(NamedTuple):
     """What was used of a memory at one time and by whom, and what was left (of a shared one for all programs)."""
 
-    mono_s: float
     used: int
     total: int
     left: int
@@ -49,8 +50,9 @@ def _judge(view: NodeView, gpu: GpuView, instance: int | None, engines: Sequence
     settled_s = _settled_since(view, engines, limits)
     if settled_s is None:
         return Check(rule, subject, State.CLEAR)
-    recent = _uses(gpu.readings(), instance, settled_s)
-    if not recent or _use(recent[-1].mono_s, gpu.now, instance) is None:
+    read = gpu.each(f"memory of {instance}", partial(_use, instance))
+    recent = known(read[bisect_left(gpu.readings(), settled_s, key=itemgetter(0)) :])
+    if not recent or read[-1] is None:
         return Check(rule, subject, State.UNKNOWN, f"the used memory ({gpu.missing('mem_used_bytes')})")
     jump = over(_growth_pct(recent), limits, f"{rule}.jump_pct")
     filling = all_in_turn(
@@ -61,12 +63,14 @@ def _judge(view: NodeView, gpu: GpuView, instance: int | None, engines: Sequence
     return judged(rule, subject, any_of(jump, filling), "", make)
 
 
-def _uses(readings: Sequence[tuple[float, Gpu]], instance: int | None, since_s: float) -> list[_Used]:
-    return [used for at, gpu in readings if at >= since_s and (used := _use(at, gpu, instance)) is not None]
+def _uses(readings: Sequence[tuple[float, Gpu]], instance: int | None, since_s: float) -> list[tuple[float, _Used]]:
+    """(monotonic time, what was used) since then, oldest first."""
+    return [(at, used) for at, gpu in readings if at >= since_s and (used := _use(instance, gpu)) is not None]
 
 
 def _growing(gpu: GpuView, instance: int | None, since_s: float, limits: Limits) -> State:
-    return over(_growth_pct(_uses(gpu.past, instance, since_s)), limits, "memory-spike.growth_pct")
+    past = [used for _, used in _uses(gpu.past, instance, since_s)]
+    return over(_growth_pct(past), limits, "memory-spike.growth_pct")
 
 
 def _settled_since(view: NodeView, engines: Sequence[EngineView], limits: Limits) -> float | None:
@@ -87,22 +91,22 @@ def _settled_since(view: NodeView, engines: Sequence[EngineView], limits: Limits
     return max(since)
 
 
-def _use(mono_s: float, gpu: Gpu, instance: int | None) -> _Used | None:
+def _use(instance: int | None, gpu: Gpu) -> _Used | None:
     if instance is None:
         left = gpu.mem_free_bytes
         if gpu.mem_used_bytes is None or not gpu.mem_total_bytes or left is None:
             return None
-        return _Used(mono_s, gpu.mem_used_bytes, gpu.mem_total_bytes, left, gpu.processes or ())
+        return _Used(gpu.mem_used_bytes, gpu.mem_total_bytes, left, gpu.processes or ())
     for one in gpu.mig_instances:
         if one.gpu_instance == instance and one.mem_used_bytes is not None and one.mem_total_bytes:
             left = one.mem_total_bytes - one.mem_used_bytes
-            return _Used(mono_s, one.mem_used_bytes, one.mem_total_bytes, left, one.processes)
+            return _Used(one.mem_used_bytes, one.mem_total_bytes, left, one.processes)
     return None
 
 
 def _growth_pct(uses: Sequence[_Used]) -> float:
     """How much more is used now than at the lowest before, in percent of the total."""
-    return 100.0 * (uses[-1].used - min(u.used for u in uses)) / uses[-1].total
+    return 100.0 * (uses[-1].used - min([use.used for use in uses])) / uses[-1].total
 
 
 def _symptom(
@@ -115,8 +119,8 @@ def _symptom(
     limits: Limits,
 ) -> Symptom:
     uses = _uses(gpu.readings() if jump else gpu.past, instance, since_s)
-    before, now = min(uses, key=lambda u: u.used), uses[-1]
-    span_s = now.mono_s - before.mono_s
+    (before_s, before), (now_s, now) = min(uses, key=lambda use: use[1].used), uses[-1]
+    span_s = now_s - before_s
     grown = now.used - before.used
     full = now.full_pct > limits.value("memory-spike.full_pct")
     headline = (

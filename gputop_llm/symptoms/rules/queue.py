@@ -11,9 +11,9 @@ from gputop_llm.model import EngineLive
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.advice import LARGER_BATCHES
 from gputop_llm.symptoms.argv import flag_number
-from gputop_llm.symptoms.checks import Check, State, all_of, any_of, judged, over, under
+from gputop_llm.symptoms.checks import Check, State, all_of, any_of, at_every_reading, judged, over, under
 from gputop_llm.symptoms.engine import Rule
-from gputop_llm.symptoms.evidence import engine_number, gpu_number, limit, ranked, slope_per_s, when
+from gputop_llm.symptoms.evidence import engine_number, gpu_number, limit, ranked, slope_per_s, squares, when
 from gputop_llm.symptoms.fresh import unreadable
 from gputop_llm.symptoms.limits import Limits
 from gputop_llm.symptoms.slo import judge
@@ -41,15 +41,12 @@ def growth(points: Sequence[tuple[float, float]]) -> Growth | None:
 
     None with fewer than three points, or over less than half of the trend window.
     """
-    slope = slope_per_s(points)
-    if slope is None or points[-1][0] - points[0][0] < _TREND_S / 2:
+    if len(points) < 3 or points[-1][0] - points[0][0] < _TREND_S / 2:
         return None
-    count = len(points)
-    mean_t = sum([t for t, _ in points]) / count
-    mean_v = sum([v for _, v in points]) / count
-    spread = sum([(t - mean_t) ** 2 for t, _ in points])
-    residue = sum([(v - mean_v - slope * (t - mean_t)) ** 2 for t, v in points])
-    error = math.sqrt(residue / (count - 2) / spread)
+    spread, together, of_values = squares(points)
+    slope = together / spread
+    # What the line leaves of the values' squares; a hair below 0 where it leaves nothing.
+    error = math.sqrt(max(0.0, of_values - slope * together) / (len(points) - 2) / spread)
     return Growth(slope, (slope - 2.0 * error) * _TREND_S, points[-1][0] - points[0][0])
 
 
@@ -191,8 +188,8 @@ def scheduler_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
         if live is None or lacking:
             yield Check(CAPPED, engine.subject, State.UNKNOWN, lacking or "")
             continue
-        least = min((value for _, value in engine.values("waiting", MEAN_S)), default=None)
-        waiting = over(least, limits, f"{CAPPED}.waiting")
+        queue = [value for _, value in engine.values("waiting", MEAN_S)]
+        waiting = at_every_reading([value > limits.value(f"{CAPPED}.waiting") for value in queue])
         room = under(engine.mean("kv_usage_pct"), limits, f"{CAPPED}.kv_pct")
         flat = under(_below_plateau_pct(engine), limits, f"{CAPPED}.below_plateau_pct")
         slow, needs = decode_is_slow(engine, limits)
@@ -200,7 +197,9 @@ def scheduler_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
         for name, part in (("waiting", waiting), ("kv_usage_pct", room), ("running", flat)):
             if part is State.UNKNOWN:
                 needs = f"{name.replace('_pct', '').replace('_', ' ')} ({live.missing.get(name, 'not on the page')})"
-        yield judged(CAPPED, engine.subject, state, needs, partial(_capped, engine, live, least or 0.0, limits))
+        yield judged(
+            CAPPED, engine.subject, state, needs, partial(_capped, engine, live, min(queue, default=0.0), limits)
+        )
 
 
 _NOT = {

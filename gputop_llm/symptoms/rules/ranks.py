@@ -183,6 +183,8 @@ def _symptom(engine: EngineView, spreads: list[Spread], worst: Spread, limits: L
         refuted_by="the ranks even out within a minute under the same traffic: a few long requests",
         agreeing=1 + sum(over(s.ratio, limits, f"{RULE}.ratio") is State.RAISED for s in spreads if s is not worst),
         signals=len(spreads),
+        chart=engine.series(f"{worst.name}_apart"),
+        chart_threshold=limits.value(f"{RULE}.requests"),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from gputop_llm.model import EngineFrame, EngineReading
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
@@ -199,7 +200,17 @@ def _symptom(
         refuted_by="the same page answers at once when it is asked from this node by hand",
         agreeing=1 + (failing and bool(error)),
         signals=2,
+        **_chart(engine, frozen, failing, limits),
     )
+
+
+def _chart(engine: EngineView, frozen: GpuView | None, failing: bool, limits: Limits) -> dict[str, Any]:
+    if failing:
+        return {"chart": engine.series("scrape_age_s"), "chart_threshold": oldest_s(engine, limits)}
+    if frozen is not None:
+        threshold = limits.value(f"{RULE}.frozen_util_pct")
+        return {"chart": f"gpu.{frozen.index}.util_pct", "chart_threshold": threshold}
+    return {"chart": engine.series("scrape_took_s"), "chart_threshold": limits.value(f"{RULE}.took_s")}
 
 
 def _causes(

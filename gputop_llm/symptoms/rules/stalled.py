@@ -271,7 +271,7 @@ def _symptom(
                 text=None if changed_s is not None else "before the kept two minutes",
             ),
             *found.evidence,
-            *_process_evidence(engine),
+            *_process_evidence(engine, view.now.host.period_s),
         ),
         causes=found.causes,
         advice=found.advice,
@@ -284,12 +284,12 @@ def _symptom(
     )
 
 
-def _process_evidence(engine: EngineView) -> Iterator[Evidence]:
+def _process_evidence(engine: EngineView, polled_s: float | None) -> Iterator[Evidence]:
     loads = {load.pid: load for load in engine.processes}
     for p in (engine.target.processes if engine.target else ())[:_MOST_LISTED]:
         cpu = loads[p.pid].cpu_pct if p.pid in loads else None
         text = f"state {state_of(engine, p) or 'unknown'}" + (f", {pct(cpu)} of a core" if cpu is not None else "")
-        yield Evidence(label(p), cpu, "%", "/proc", text=text)
+        yield Evidence(label(p), cpu, "%", "/proc", None if cpu is None else polled_s, text=text)
 
 
 def _last_change_s(engine: EngineView) -> float | None:

@@ -14,6 +14,7 @@ from gputop_llm.tui.panels.timeline_strip import Axis, span_for, strip
 from gputop_llm.tui.trails import Trails
 
 SCALE = 11
+_SMALL_PCT = 10.0
 _BLANK = 0x2800
 # Both dots of a braille cell, from bottom to top.
 _DASHES = (0xC0, 0x24, 0x12, 0x09)
@@ -45,7 +46,9 @@ def history_chart(
     if all(value is None for value in values):
         return [], shown_s
     unit = series_unit(series)
-    top = 100.0 if unit == "%" else nice_top([*values, threshold])
+    # A limit of a few percent would lie on the floor of a scale of all of them.
+    small = threshold is not None and threshold < _SMALL_PCT
+    top = 100.0 if unit == "%" and not small else nice_top([*values, threshold])
     rows = with_threshold(chart(values, height, top), threshold, top)
     marks = {0: figure(top, unit), height - 1: figure(0.0, unit)}
     level = None if threshold is None else _level(threshold, height, top)
@@ -54,11 +57,16 @@ def history_chart(
     lines = [
         fit([(pad(marks.get(at, ""), SCALE - 1, right=True) + " ", "dim"), *row], width) for at, row in enumerate(rows)
     ]
+    return [*lines, held_line(frame, trails, held, span_s, width)], shown_s
+
+
+def held_line(frame: Frame, trails: Trails, held: Iterable[Held], span_s: float, width: int) -> Line:
+    """When the symptom held, on the chart's scale of time."""
+    cells = max(1, width - SCALE)
+    slots = trails.stretch(2 * cells, span_s)
     begin_s = trails.begin_mono_s(cells, slots) + frame.at_s - frame.mono_s
-    cell_s = trails.span_s(2, slots)
-    axis = Axis(cells, cell_s, begin_s, frame.at_s - trails.known_s)
-    lines.append(fit([(pad("held", SCALE - 1, right=True) + " ", "dim"), *strip(held, axis)], width))
-    return lines, shown_s
+    axis = Axis(cells, trails.span_s(2, slots), begin_s, frame.at_s - trails.known_s)
+    return fit([(pad("held", SCALE - 1, right=True) + " ", "dim"), *strip(held, axis)], width)
 
 
 def with_threshold(rows: Sequence[str], threshold: float | None, top: float) -> list[Line]:

@@ -10,7 +10,7 @@ from gputop_llm.printable import printable
 from gputop_llm.symptoms.catalogue import RULES
 from gputop_llm.tui.draw import Line, beside, cells, fit, pad, rule, wrapped
 from gputop_llm.tui.panels.common import clock_text, engine_name
-from gputop_llm.tui.panels.symptom_chart import history_chart, span_of
+from gputop_llm.tui.panels.symptom_chart import held_line, history_chart, span_of
 from gputop_llm.tui.panels.symptom_words import (
     arrow,
     engine_kind,
@@ -189,10 +189,11 @@ def _with_more(first: Line, names_: Sequence[Line], indent: Line, rest: Sequence
 def _history(found: Found, symptom: Symptom, frame: Frame, trails: Trails, width: int, height: int) -> list[Line]:
     series = symptom.chart
     held = _times(found, symptom)
-    if series is None:
-        return []
     since_s = held[0].since_s if held else frame.at_s
     span_s = span_of(trails, frame.at_s - since_s)
+    if series is None:
+        bare = rule([("History", "title"), (" no single figure shows it", "")], width)
+        return [bare, held_line(frame, trails, held, span_s, width)]
     drawn, shown_s = history_chart(frame, trails, series, symptom.chart_threshold, held, span_s, width, height)
     title: Line = [("History", "title"), (f" {series_name(series)}", "")]
     if symptom.chart_threshold is not None:

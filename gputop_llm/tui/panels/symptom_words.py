@@ -41,6 +41,16 @@ _FIELDS = {
     "kv_usage_pct": "KV cache",
     "prefix_hit_pct": "prefix hit",
     "generation_tokens_per_s": "out tokens",
+    "spec_acceptance_pct": "accepted drafts",
+    "failed_pct": "requests that fail",
+    "http_5xx_pct": "HTTP 5xx of all answers",
+    "running_apart": "running, most less least of a rank",
+    "waiting_apart": "waiting, most less least of a rank",
+    "scrape_age_s": "age of the metrics page",
+    "scrape_took_s": "a scrape takes",
+    "steal_pct": "CPU steal",
+    "throttled_pct": "throttled periods of the CPU quota",
+    "run_wait_pct": "main thread's wait for a CPU",
     "engine_core_pct": "engine-core's main thread",
 }
 # The longest first.

@@ -94,7 +94,8 @@ class RowsView(LinesView):
 
     def _keep_in_view(self) -> None:
         rows = [row for row, key in self.block.keys.items() if key == self.cursor]
-        if rows:
+        # Before it is laid out nothing is in view, and all that there is is still to come.
+        if rows and self.size.height > 0:
             low = max(rows) - self.size.height + 1
             # With the first row, what stands above it comes back.
             high = max(low, 0) if min(rows) == min(self.block.keys) else min(rows)
