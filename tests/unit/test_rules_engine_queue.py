@@ -171,11 +171,19 @@ def test_requests_that_wait_beside_a_plateau_with_room_are_capped():
         {"kv_usage_pct": 81.0},
         {"running": lambda s: 64.0 - (s % 10) * 2},
         {"running": 0.0},
+        {"waiting_by_reason": {"capacity": 0.0, "deferred": 6.0}},
     ],
-    ids=["nobody waits", "not always", "KV is filling", "no plateau", "nothing runs"],
+    ids=["nobody waits", "not always", "KV is filling", "no plateau", "nothing runs", "their KV cache is on its way"],
 )
 def test_a_near_miss_is_not_capped(near_miss):
     assert raised_at("scheduler-capped", queue.RULES, busy(60, live={**CAPPED, **near_miss})) is None
+
+
+def test_of_those_that_wait_only_the_ones_that_a_larger_cap_would_let_in_are_told():
+    live = {**CAPPED, "waiting": 9.0, "waiting_by_reason": {"capacity": 6.0, "deferred": 3.0}}
+    found = symptom("scheduler-capped", queue.RULES, busy(60, live=live))
+    assert found.headline.startswith("6 wait while running stands at 64")
+    assert number(found, "least waiting") == 6.0
 
 
 def test_when_tokens_come_slowly_a_larger_cap_would_make_it_worse():
