@@ -25,7 +25,10 @@ _GAUGES_FALL = (0, 32)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a standstill looks like. `clause` ends the headline; `agreeing` of `signals` point the same way."""
+    """What a standstill looks like. `clause` ends the headline; `agreeing` of `signals` point the same way.
+
+    `doubtful`: an idle engine whose page kept what ran before looks the same.
+    """
 
     clause: str
     causes: tuple[Cause, ...]
@@ -33,6 +36,7 @@ class Kind:
     evidence: tuple[Evidence, ...]
     agreeing: int
     signals: int
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,10 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
     idle_host = _idle(computing(engine), limits)
     looping = hot is not None and hot.cpu_pct >= limits.value(f"{RULE}.busy_cpu_pct")
     working = signs_of_work(engine, limits)
+    kept = _keeps_gauges(engine) if gpus.all_idle and idle_host and not (dead or stopped or hung or working) else None
     clause = _clause(engine, gpus, dead, stopped, hung, idle_host, looping, hot)
+    if kept is not None:
+        clause += f"; stuck, or nothing runs and vLLM {kept} kept its gauge"
     kinds = (bool(dead), bool(stopped), hung, bool(gpus.spinning), gpus.all_idle and not hung)
     return Kind(
         clause=clause,
@@ -135,6 +142,7 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
         evidence=tuple(_gpu_evidence(its)),
         agreeing=any(kinds) + (not working and bool(gpus.known or engine.processes)),
         signals=2,
+        doubtful=kept is not None,
     )
 
 
@@ -259,14 +267,21 @@ def _deadlock(gpus: _Gpus, hot: HotThread | None, idle_host: bool, looping: bool
 def _stale_gauge(engine: EngineView, gpus: _Gpus, idle_host: bool) -> Cause:
     reading = engine.frame.scrape.value
     version = reading.version if reading and reading.engine == "vllm" else None
-    before = version is not None and _release(version) < _GAUGES_FALL
+    before = _keeps_gauges(engine)
     return Cause(
         "nothing runs: the gauge kept its value when all requests were aborted (vLLM before 0.32)",
-        when(before and gpus.all_idle and idle_host, f"vLLM {version}; GPUs and processes are idle"),
-        when(version is not None and not before, f"vLLM {version}")
+        when(before is not None and gpus.all_idle and idle_host, f"vLLM {version}; GPUs and processes are idle"),
+        when(version is not None and before is None, f"vLLM {version}")
         + when(bool(gpus.spinning), f"{gpu_names(gpus.spinning)} busy" if gpus.spinning else "")
         + when(reading is not None and reading.engine != "vllm", "this is no vLLM"),
     )
+
+
+def _keeps_gauges(engine: EngineView) -> str | None:
+    """The version of a vLLM whose gauges stay as they were when all requests are aborted; None for any other."""
+    reading = engine.frame.scrape.value
+    version = reading.version if reading and reading.engine == "vllm" else None
+    return version if version is not None and _release(version) < _GAUGES_FALL else None
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -242,7 +242,7 @@ def _symptom(
     return Symptom(
         id=RULE,
         subject=subject,
-        severity=Severity.CRITICAL,
+        severity=Severity.WARNING if found.doubtful else Severity.CRITICAL,
         headline=headline,
         evidence=(
             Evidence(
