@@ -61,7 +61,7 @@ def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
 
     With expert parallelism all ranks of the engine exchange tokens and are one group.
     """
-    if has_flag(engine, "--enable-expert-parallel", "--enable-ep-moe", "--enable-dp-attention"):
+    if has_flag(engine, "--enable-expert-parallel", "-ep", "--enable-ep-moe", "--enable-dp-attention"):
         return (engine.gpus,)
     by_rank: dict[str | None, tuple[GpuView, ...]] = {}
     for gpu in engine.gpus:

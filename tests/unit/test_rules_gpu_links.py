@@ -76,8 +76,9 @@ class TestCommBound:
         process = {640: {"rank": "DP0"}, 641: {"rank": "DP1"}}
         apart = {"each_gpu": {1: {"util_pct": 20.0}}, "gpus": 2, "ranks": ranks, "process": process}
         assert raised_at("comm-bound", RULES, busy(60, **apart)) is None
-        experts = busy(30, **apart, target={"argv": ("vllm", "serve", "m", "--enable-expert-parallel")})
-        assert raised_at("comm-bound", RULES, experts) == 10
+        for flag in ("--enable-expert-parallel", "-ep"):
+            experts = busy(30, **apart, target={"argv": ("vllm", "serve", "m", flag)})
+            assert raised_at("comm-bound", RULES, experts) == 10
 
     def test_an_engine_on_one_gpu_is_not_judged_at_all(self):
         assert checks(BY_ID["comm-bound"], busy(12, gpu=OVER_PCIE)) == []
