@@ -296,6 +296,22 @@ def test_a_gauge_that_vllm_forgot_to_reset_is_one_of_the_causes_before_032():
     assert cause(symptom("stalled", RULES, newer), "gauge").speaks_against == ("vLLM 0.32.1",)
 
 
+def test_requests_that_wait_for_a_minute_while_none_runs_are_held_up():
+    held = {"live": {"running": 0.0, "waiting": 6.0, "kv_usage_pct": 0.0}, "counters": still(), "gpu": IDLE}
+    page = {"version": "0.33.0"}
+    frames = busy(90, **held, reading=page, load={sf.CORE: NO_CPU})
+    assert raised_at("stalled", RULES, frames) == FROM + 60
+    found = symptom("stalled", RULES, frames)
+    assert found.severity is Severity.WARNING
+    assert found.headline == (
+        "no token for 1 m 19 s with 6 waiting and none running: GPU 0 idle at 0 %, its processes wait"
+    )
+    assert raised_at("stalled", RULES, busy(90, **held, reading={**page, "sleeping": "weights_offloaded"})) is None
+    for moves in ({"running": lambda s: float(s == 60)}, {"waiting": lambda s: 6.0 * (s != 60)}):
+        frames = busy(90, **{**held, "live": {**held["live"], **moves}}, reading=page)
+        assert raised_at("stalled", RULES, frames) is None
+
+
 def test_without_utilisation_the_standstill_is_raised_and_its_kind_left_open():
     mig = {"mig_enabled": True, "util_pct": None, "gpm": None, "power_w": None}
     found = symptom("stalled", RULES, busy(40, counters=still(), gpu=mig))
