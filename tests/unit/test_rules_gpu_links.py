@@ -201,6 +201,8 @@ class TestCopyBound:
         lora = {"lora": LoraState(("a", "b"), ("c", "d", "e"), 2)}
         swapping = symptom("copy-bound", RULES, busy(30, gpu=COPYING, reading=lora))
         assert cause(swapping, "LoRA").speaks_for == ("3 adapters wait, 2 fit",)
+        both = symptom("copy-bound", RULES, busy(30, gpu=COPYING, reading={"lora": LoraState(("a",), ("a",), 2)}))
+        assert cause(both, "LoRA").speaks_for == ()
         assert cause(symptom("copy-bound", RULES, busy(30, gpu=COPYING)), "LoRA").speaks_against
 
     def test_the_direction_speaks_for_reading_back_or_against_it(self):
