@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gputop_llm.model import EngineLog, EngineSeries, LogSignal, Part, TargetLog
+from gputop_llm.model import EngineLog, EngineSeries, GpuProcess, LogSignal, Part, TargetLog
 from gputop_llm.model.symptom import Severity
 from gputop_llm.symptoms.catalogue import RULES as ALL
 from gputop_llm.symptoms.rules.stalled import RULES
@@ -285,13 +285,28 @@ def test_a_silent_page_over_an_engine_that_works_can_not_be_judged():
     assert raised_at("stalled", RULES, frames) is None
 
 
+def another_on_its_gpu(frame, s):
+    gpu = frame.gpus.value.gpus[0]
+    gpu = replace(gpu, processes=(*gpu.processes, GpuProcess(4471, "compute", 1 << 30, 90.0, None)))
+    return replace(frame, gpus=replace(frame.gpus, value=replace(frame.gpus.value, gpus=(gpu,))))
+
+
 def test_a_gauge_that_vllm_forgot_to_reset_is_one_of_the_causes_before_032():
     frames = busy(40, counters=still(), gpu=IDLE, load={sf.CORE: NO_CPU}, reading={"version": "0.24.0"})
-    assert cause(symptom("stalled", RULES, frames), "gauge").speaks_for == ("vLLM 0.24.0; GPUs and processes are idle",)
     told = symptom("stalled", RULES, frames)
+    assert cause(told, "gauge").speaks_for == ("vLLM 0.24.0; GPUs and engine core are idle",)
     # It may be quite well.
     assert told.severity is Severity.WARNING
     assert told.headline.endswith("its processes wait; stuck, or nothing runs and vLLM 0.24.0 kept its gauge")
+    shared = symptom("stalled", RULES, busy(90, counters=still(), load={sf.CORE: NO_CPU}, edit=another_on_its_gpu))
+    assert shared.severity is Severity.WARNING
+    assert ": its engine core waits; stuck, or nothing runs" in shared.headline
+    spin = dict.fromkeys((sf.WORKER, sf.WORKER + 1), {"cpu_pct": 100.0, "main_thread_pct": 99.0})
+    two = {"counters": still(), "gpu": IDLE, "gpus": 2}
+    workers = symptom("stalled", RULES, busy(40, **two, load={sf.CORE: NO_CPU, **spin}))
+    assert workers.severity is Severity.WARNING
+    assert "GPUs 0, 1 idle, its engine core waits; stuck, or nothing runs" in workers.headline
+    assert symptom("stalled", RULES, busy(40, **two, load=spin)).severity is Severity.CRITICAL
     newer = busy(40, counters=still(), gpu=IDLE, load={sf.CORE: NO_CPU}, reading={"version": "0.32.1"})
     assert cause(symptom("stalled", RULES, newer), "gauge").speaks_against == ("vLLM 0.32.1",)
 

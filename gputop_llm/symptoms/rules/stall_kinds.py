@@ -110,9 +110,19 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
     idle_host = _idle(computing(engine), limits)
     looping = hot is not None and hot.cpu_pct >= limits.value(f"{RULE}.busy_cpu_pct")
     working = signs_of_work(engine, limits)
-    kept = _keeps_gauges(engine) if gpus.all_idle and idle_host and not (dead or stopped or hung or working) else None
+    # Where others compute too, the GPU says nothing of this engine.
+    alone = tuple(g for g in gpus.known if _is_alone(engine, g))
+    quiet = all(g in gpus.idle for g in alone) and not (working and alone)
+    # Workers of an idle vLLM may spin for their core's next message; a core that waits for them spins too.
+    cores = tuple(p for p in computing(engine) if p.now.role == "engine-core") or computing(engine)
+    quiet = quiet and bool(gpus.known) and _idle(cores, limits)
+    kept = _keeps_gauges(engine) if quiet and not (dead or stopped or hung) else None
     clause = _clause(engine, gpus, dead, stopped, hung, idle_host, looping, hot)
     if kept is not None:
+        if not (gpus.all_idle and idle_host):
+            clause = (
+                f"{gpu_names(gpus.known)} idle, its engine core waits" if gpus.all_idle else "its engine core waits"
+            )
         clause += f"; stuck, or nothing runs and vLLM {kept} kept its gauge"
     kinds = (bool(dead), bool(stopped), hung, bool(gpus.spinning), gpus.all_idle and not hung)
     return Kind(
@@ -131,7 +141,7 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
             _front_end(engine, gpus, hung, answered, idle_host),
             _collective(engine, gpus, working, limits),
             _deadlock(gpus, hot, idle_host, looping, hung),
-            _stale_gauge(engine, gpus, idle_host),
+            _stale_gauge(engine, gpus, kept),
             Cause(
                 "a very long prompt is being prefilled: its chunks make no token",
                 when(working, "GPUs compute, or the KV cache fills"),
@@ -264,17 +274,25 @@ def _deadlock(gpus: _Gpus, hot: HotThread | None, idle_host: bool, looping: bool
     )
 
 
-def _stale_gauge(engine: EngineView, gpus: _Gpus, idle_host: bool) -> Cause:
+def _stale_gauge(engine: EngineView, gpus: _Gpus, kept: str | None) -> Cause:
     reading = engine.frame.scrape.value
     version = reading.version if reading and reading.engine == "vllm" else None
     before = _keeps_gauges(engine)
     return Cause(
         "nothing runs: the gauge kept its value when all requests were aborted (vLLM before 0.32)",
-        when(before is not None and gpus.all_idle and idle_host, f"vLLM {version}; GPUs and processes are idle"),
+        when(
+            kept is not None,
+            f"vLLM {kept}; {'GPUs and engine core are' if gpus.all_idle else 'its engine core is'} idle",
+        ),
         when(version is not None and before is None, f"vLLM {version}")
-        + when(bool(gpus.spinning), f"{gpu_names(gpus.spinning)} busy" if gpus.spinning else "")
+        + when(bool(gpus.spinning) and kept is None, f"{gpu_names(gpus.spinning)} busy" if gpus.spinning else "")
         + when(reading is not None and reading.engine != "vllm", "this is no vLLM"),
     )
+
+
+def _is_alone(engine: EngineView, gpu: GpuView) -> bool:
+    own = {p.nvml_pid or p.pid for p in (engine.target.processes if engine.target else ())}
+    return own >= {p.pid for p in gpu.now.processes or ()}
 
 
 def _keeps_gauges(engine: EngineView) -> str | None:
