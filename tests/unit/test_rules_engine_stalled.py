@@ -301,7 +301,7 @@ def test_a_gauge_that_vllm_forgot_to_reset_is_one_of_the_causes_before_032():
     shared = symptom("stalled", RULES, busy(90, counters=still(), load={sf.CORE: NO_CPU}, edit=another_on_its_gpu))
     assert shared.severity is Severity.WARNING
     assert ": its engine core waits; stuck, or nothing runs" in shared.headline
-    spin = dict.fromkeys((sf.WORKER, sf.WORKER + 1), {"cpu_pct": 100.0, "main_thread_pct": 99.0})
+    spin = {pid: {"cpu_pct": 100.0, "main_thread_pct": 99.0} for pid in (sf.WORKER, sf.WORKER + 1)}
     two = {"counters": still(), "gpu": IDLE, "gpus": 2}
     workers = symptom("stalled", RULES, busy(40, **two, load={sf.CORE: NO_CPU, **spin}))
     assert workers.severity is Severity.WARNING
