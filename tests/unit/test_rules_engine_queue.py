@@ -262,12 +262,12 @@ def test_the_numbers_are_those_of_the_window_and_the_pool_is_told():
     found = symptom("kv-pressure", kv.RULES, busy(30, live={"kv_usage_pct": lambda s: 97.0 + s % 2, "waiting": 12.0}))
     assert number(found, "KV cache usage") == pytest.approx(97.5, abs=0.1)
     assert (number(found, "waiting"), number(found, "running")) == (12.0, 64.0)
-    assert {e.name: e.text for e in found.evidence}["KV pool"] == "137333 blocks of 16 tokens"
+    assert {e.name: e.text for e in found.evidence}["KV pool"] == "2197328 tokens"
     assert found.chart_threshold == 95.0
 
 
-def test_a_pool_that_is_told_in_tokens_only_is_told_so():
-    told = {"cache_config": {"kv_cache_size_tokens": "38141"}}
+def test_a_pool_that_is_told_in_tokens_is_told_so():
+    told = {"cache_config": {"kv_cache_size_tokens": "38141", "num_gpu_blocks": "9000", "block_size": "4"}}
     found = symptom("kv-pressure", kv.RULES, busy(30, live={"kv_usage_pct": 97.0}, reading=told))
     assert {e.name: e.text for e in found.evidence}["KV pool"] == "38141 tokens"
 
