@@ -163,6 +163,7 @@ def test_idle_gpus_and_processes_are_a_deadlock_on_the_host():
     assert found.headline.endswith("GPU 0 idle at 0 %, its processes wait")
     assert "deadlock" in found.causes[0].text
     assert "the engine's processes use no CPU: they wait" in found.causes[0].speaks_for
+    assert cause(found, "paused on purpose").speaks_for
     assert cause(found, "never ends").speaks_against == ("GPU 0 idle",)
 
 

@@ -113,7 +113,7 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
     # Where others compute too, the GPU says nothing of this engine.
     alone = tuple(g for g in gpus.known if _is_alone(engine, g))
     quiet = all(g in gpus.idle for g in alone) and not (working and alone)
-    # Workers of an idle vLLM may spin for their core's next message; a core that waits for them spins too.
+    # Workers of an idle vLLM may spin for the next message of their core.
     cores = tuple(p for p in computing(engine) if p.now.role == "engine-core") or computing(engine)
     quiet = quiet and bool(gpus.known) and _idle(cores, limits)
     kept = _keeps_gauges(engine) if quiet and not (dead or stopped or hung) else None
@@ -142,6 +142,7 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
             _collective(engine, gpus, working, limits),
             _deadlock(gpus, hot, idle_host, looping, hung),
             _stale_gauge(engine, gpus, kept),
+            *_paused(engine, quiet and not (dead or stopped or hung)),
             Cause(
                 "a very long prompt is being prefilled: its chunks make no token",
                 when(working, "GPUs compute, or the KV cache fills"),
@@ -288,6 +289,13 @@ def _stale_gauge(engine: EngineView, gpus: _Gpus, kept: str | None) -> Cause:
         + when(bool(gpus.spinning) and kept is None, f"{gpu_names(gpus.spinning)} busy" if gpus.spinning else "")
         + when(reading is not None and reading.engine != "vllm", "this is no vLLM"),
     )
+
+
+def _paused(engine: EngineView, quiet: bool) -> tuple[Cause, ...]:
+    if engine.kind != "vllm" or not quiet:
+        return ()
+    text = "it was paused on purpose (POST /pause keeps the requests), as while a trainer loads new weights"
+    return (Cause(text, ("its engine core has nothing to do",)),)
 
 
 def _is_alone(engine: EngineView, gpu: GpuView) -> bool:
