@@ -52,8 +52,18 @@ def instances(engines: Sequence[EngineView], gpu: GpuView) -> dict[int | None, t
 
 def data_parallel_rank(engine: EngineView, gpu: GpuView) -> str | None:
     """The number of the data-parallel rank on a GPU ("1"); None when the engine has no such ranks."""
-    found = _DATA_PARALLEL.search(rank_on(engine, gpu) or "")
+    return data_parallel_number(rank_on(engine, gpu))
+
+
+def data_parallel_number(rank: str | None) -> str | None:
+    """The number of the data-parallel rank in a rank as it is titled ("DP1_TP0": "1")."""
+    found = _DATA_PARALLEL.search(rank or "")
     return found[1] if found else None
+
+
+def exchanges_tokens(engine: EngineView) -> bool:
+    """Whether all data-parallel ranks meet in each step, for their experts."""
+    return bool(has_flag(engine, "--enable-expert-parallel", "-ep", "--enable-ep-moe", "--enable-dp-attention"))
 
 
 def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
@@ -61,7 +71,7 @@ def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
 
     With expert parallelism all ranks of the engine exchange tokens and are one group.
     """
-    if has_flag(engine, "--enable-expert-parallel", "-ep", "--enable-ep-moe", "--enable-dp-attention"):
+    if exchanges_tokens(engine):
         return (engine.gpus,)
     by_rank: dict[str | None, tuple[GpuView, ...]] = {}
     for gpu in engine.gpus:

@@ -328,6 +328,21 @@ def test_requests_that_wait_for_a_minute_while_none_runs_are_held_up():
         assert raised_at("stalled", RULES, frames) is None
 
 
+@pytest.mark.parametrize(
+    ("flag", "gpu", "said"),
+    [("-tp", IDLE, "GPU 1 idle, its engine core waits"), ("-ep", {}, "the other ranks go on")],
+)
+def test_one_rank_whose_gauge_was_kept_is_no_broken_engine(flag, gpu, said):
+    apart = {640: {"rank": "DP0"}, 641: {"rank": "DP1"}}
+    ranks = ({"running": 40.0}, {"running": 5.0, "counters": still()})
+    load = {sf.CORE: {"cpu_pct": 0.4, "main_thread_pct": 0.3}, 641: NO_CPU}
+    target = {"argv": ("vllm", "serve", "m", flag)}
+    frames = busy(90, gpus=2, ranks=ranks, process=apart, each_gpu={1: gpu}, load=load, target=target)
+    found = symptom("stalled", RULES, frames)
+    assert (found.severity, found.subject.key) == (Severity.WARNING, f"{sf.SUBJECT}/rank:1")
+    assert f"with 5 running: {said}; stuck, or nothing runs" in found.headline
+
+
 def test_without_utilisation_the_standstill_is_raised_and_its_kind_left_open():
     mig = {"mig_enabled": True, "util_pct": None, "gpm": None, "power_w": None}
     found = symptom("stalled", RULES, busy(40, counters=still(), gpu=mig))
