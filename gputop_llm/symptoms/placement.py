@@ -106,6 +106,15 @@ def least_running(engine: EngineView, limits: Limits, gpu: GpuView | None = None
     return _least(past, now[0] if now else None)
 
 
+def of_rank_on(engine: EngineView, gpu: GpuView, name: str) -> float | None:
+    """A field of EngineLive of the data-parallel rank on a GPU, now; without ranks its mean over the engine."""
+    rank = data_parallel_rank(engine, gpu) if len(engine.ranks) > 1 else None
+    if rank is None:
+        return engine.mean(name)
+    known = [getattr(live, name) for live in engine.ranks if live.rank == rank]
+    return None if None in known or not known else float(sum(known))
+
+
 def running_needs(engine: EngineView, limits: Limits) -> str:
     """What `least_running` lacks, in words."""
     old = "nothing moves, and its page may say what ran before" if gauges_may_be_old(engine) else "not on its page"
