@@ -24,6 +24,9 @@ _SHORTEST_S = 0.1
 _OVERSHOOT_PCT = 105.0
 """Counters that are read a moment apart can exceed the peak by a little; that is 100 %."""
 
+_MOST_BYTES_PER_S = 1e13
+"""Several times the fastest NVLink: counters that began anew between two samples wrap to far more."""
+
 _Metrics = tuple[tuple[str, int], ...]
 """Field of `Gpm` and NVML_GPM_METRIC_*; the rates come in MiB/s, the rest in percent."""
 
@@ -142,7 +145,10 @@ class GpmReader:
             elif not math.isfinite(value) or value < 0.0:
                 missing[f"gpm.{field}"] = f"the driver answers {value}, which can't be"
             elif field.endswith("_per_s"):
-                values[field] = value * _MIB
+                if value * _MIB > _MOST_BYTES_PER_S:
+                    missing[f"gpm.{field}"] = f"the driver answers {value:.3g} MiB/s, which can't be"
+                else:
+                    values[field] = value * _MIB
             elif value > _OVERSHOOT_PCT:
                 missing[f"gpm.{field}"] = f"the driver answers {value:.0f} %, which can't be"
             else:

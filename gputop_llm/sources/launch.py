@@ -44,6 +44,10 @@ _SHORT = {
     "-pp": "--pipeline-parallel-size",
     "-dp": "--data-parallel-size",
     "-dpl": "--data-parallel-size-local",
+    "-dpe": "--data-parallel-external-lb",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-ep": "--enable-expert-parallel",
     "-asc": "--api-server-count",
 }
 

@@ -300,6 +300,9 @@ class GpuReader:
         values["nvlink_tx_bytes_per_s"], values["nvlink_rx_bytes_per_s"], values["nvlink_errors"] = self._nvlink.read(
             found, self._fields, gpm, now
         )
+        if values["nvlink_errors"] == 0 and values.get("architecture") == "Hopper":
+            values["nvlink_errors"] = None
+            ask.lacks("nvlink_errors", "on Hopper the driver answers 0, whatever happened: nvidia-smi nvlink -e counts")
         bits = ask.ask(
             "throttle", ("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",)
         )

@@ -10,7 +10,7 @@ def has_flag(engine: EngineView, *names: str) -> bool | None:
     if engine.target is None or not engine.target.argv:
         return None
     # Both engines' parsers take --a_b for --a-b, and --a=1 for --a 1.
-    given = {word.partition("=")[0].replace("_", "-") for word in engine.target.argv if word.startswith("--")}
+    given = {word.partition("=")[0].replace("_", "-") for word in engine.target.argv if word.startswith("-")}
     return not given.isdisjoint(names)
 
 

@@ -52,8 +52,18 @@ def instances(engines: Sequence[EngineView], gpu: GpuView) -> dict[int | None, t
 
 def data_parallel_rank(engine: EngineView, gpu: GpuView) -> str | None:
     """The number of the data-parallel rank on a GPU ("1"); None when the engine has no such ranks."""
-    found = _DATA_PARALLEL.search(rank_on(engine, gpu) or "")
+    return data_parallel_number(rank_on(engine, gpu))
+
+
+def data_parallel_number(rank: str | None) -> str | None:
+    """The number of the data-parallel rank in a rank as it is titled ("DP1_TP0": "1")."""
+    found = _DATA_PARALLEL.search(rank or "")
     return found[1] if found else None
+
+
+def exchanges_tokens(engine: EngineView) -> bool:
+    """Whether all data-parallel ranks meet in each step, for their experts."""
+    return bool(has_flag(engine, "--enable-expert-parallel", "-ep", "--enable-ep-moe", "--enable-dp-attention"))
 
 
 def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
@@ -61,7 +71,7 @@ def groups(engine: EngineView) -> tuple[tuple[GpuView, ...], ...]:
 
     With expert parallelism all ranks of the engine exchange tokens and are one group.
     """
-    if has_flag(engine, "--enable-expert-parallel", "--enable-ep-moe", "--enable-dp-attention"):
+    if exchanges_tokens(engine):
         return (engine.gpus,)
     by_rank: dict[str | None, tuple[GpuView, ...]] = {}
     for gpu in engine.gpus:
@@ -102,6 +112,15 @@ def _running(engine: EngineView, limits: Limits, rank: str | None) -> Sequence[f
         for live in frame.window.ranks
         if live.rank == rank and live.running is not None
     ] or [now[0]]
+
+
+def of_rank_on(engine: EngineView, gpu: GpuView, name: str) -> float | None:
+    """A field of EngineLive of the data-parallel rank on a GPU, now; without ranks its mean over the engine."""
+    rank = data_parallel_rank(engine, gpu) if len(engine.ranks) > 1 else None
+    if rank is None:
+        return engine.mean(name)
+    known = [getattr(live, name) for live in engine.ranks if live.rank == rank]
+    return None if None in known or not known else float(sum(known))
 
 
 def running_needs(engine: EngineView, limits: Limits) -> str:

@@ -132,7 +132,7 @@ ENGINE: tuple[Threshold, ...] = (
         60.0,
         2.0,
         RULE_OF_THUMB,
-        "instead, while GPUs compute or the KV cache fills: a very long prompt is prefilled without a token",
+        "instead, while GPUs compute or the KV cache fills (a very long prompt), or while requests wait and none runs",
     ),
     Threshold("stalled.tensor_pct", 5.0, 5.0, RULE_OF_THUMB, "tensor pipe: a kernel that spins multiplies no matrices"),
     Threshold(

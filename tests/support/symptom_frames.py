@@ -250,6 +250,9 @@ def _live(s: int, fields: Fields | None, lat: Fields | None, model: str | None, 
         else:
             latencies[name] = given if isinstance(given, Latency) else latency(given)
     changed = _at(fields, s)
+    if "prefix_hit_pct" in changed:
+        # The healthy share of cached tokens would contradict it.
+        changed.setdefault("prompt_cached_tokens_per_s", None)
     if changed.get("spec") is not None:
         changed.setdefault("missing", {})
     return replace(now, **{"latency": latencies, **changed})

@@ -21,6 +21,7 @@ def launch(text):
         "vllm serve --port 8000 --enforce-eager org/model-a",
         "vllm serve --enable-prefix-caching org/model-a --tensor-parallel-size 2",
         "vllm serve --seed -1 org/model-a",
+        "vllm serve -tp 8 -ep -dph org/model-a",
     ],
 )
 def test_every_way_to_start_a_server_is_known_with_its_model(command):

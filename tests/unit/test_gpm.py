@@ -129,6 +129,14 @@ def test_a_value_that_cannot_be_costs_that_metric_only(value, fake, clock):
     assert gpu.gpm.tensor_pct is not None
 
 
+def test_a_rate_that_no_link_has_costs_that_rate_only(fake, clock):
+    metric(fake, "PCIE_TX_PER_SEC", 2.0**63 / MIB)
+    gpu = polls(NvmlSource(fake, clock), clock, 2)
+    assert gpu.gpm.pcie_tx_bytes_per_s is None
+    assert gpu.missing["gpm.pcie_tx_bytes_per_s"] == "the driver answers 8.8e+12 MiB/s, which can't be"
+    assert gpu.gpm.pcie_rx_bytes_per_s is not None
+
+
 def test_a_little_over_100_is_100(fake, clock):
     metric(fake, "DRAM_BW_UTIL", 100.4)
     assert polls(NvmlSource(fake, clock), clock, 2).gpm.dram_bw_pct == 100.0

@@ -325,6 +325,15 @@ class TestNvlink:
             assert source.poll().gpus[0].nvlink_errors == 7
             clock.step(1)
 
+    def test_no_errors_on_hopper_are_unknown_where_its_old_counters_answer_0_whatever_happened(self, linked, clock):
+        for field in (38, 45, 52, 59):
+            linked.set_field(field, 0)
+        gpu = NvmlSource(linked, clock).poll().gpus[0]
+        assert gpu.nvlink_errors is None
+        assert "on Hopper the driver answers 0" in gpu.missing["nvlink_errors"]
+        linked.set("Architecture", 8)
+        assert NvmlSource(linked, clock).poll().gpus[0].nvlink_errors == 0
+
     def test_links_that_are_all_down_carry_nothing_that_could_be_measured(self, fake, clock):
         for link in range(18):
             fake.set(f"NvLink{link}", 0)

@@ -96,6 +96,12 @@ def test_a_low_rate_that_fell_lower_is_no_fall():
     assert raised_at(COLD, RULES, busy(40, live=live)) is None
 
 
+def test_prompts_whose_kv_cache_is_brought_from_elsewhere_are_not_cold():
+    live = {"prefix_hit_pct": 0.2, "prefix_hit_lifetime_pct": 0.2, "prompt_cached_tokens_per_s": 5590.0}
+    assert raised_at(COLD, RULES, busy(40, live={**live, "kv_usage_pct": 96.0})) is None
+    assert raised_at(COLD, RULES, busy(40, live={**live, "prompt_cached_tokens_per_s": 11.0})) == 10
+
+
 def test_too_few_prompts_share_by_chance():
     frames = busy(40, live={"prefix_hit_pct": 0.0}, lat={"ttft": latency(0.2, count=9)})
     assert raised_at(COLD, RULES, frames) is None

@@ -76,12 +76,17 @@ def test_an_engine_whose_start_is_unknown_can_not_be_judged():
 
 
 def test_until_its_first_token_an_engine_is_starting_for_ten_minutes_at_most():
-    never = {"generation_tokens": 0.0}
+    never = {"generation_tokens": 0.0, "finished:stop": 0.0, "finished:length": 0.0}
     assert raised_at("warming-up", life.RULES, busy(5, counters=never, **young(400.0))) == 0
     found = symptom("warming-up", life.RULES, busy(5, counters=never, **young(400.0)))
     assert "no first token yet" in found.headline
     assert {e.name: e.text for e in found.evidence}["first token seen"] == "no"
     assert raised_at("warming-up", life.RULES, busy(5, counters=never, **young(700.0))) is None
+
+
+def test_a_model_that_only_embeds_answers_without_a_token_and_is_not_starting():
+    frames = busy(5, counters={"generation_tokens": 0.0}, **young(400.0))
+    assert raised_at("warming-up", life.RULES, frames) is None
 
 
 def test_an_engine_that_nobody_has_asked_yet_is_not_starting():

@@ -171,11 +171,19 @@ def test_requests_that_wait_beside_a_plateau_with_room_are_capped():
         {"kv_usage_pct": 81.0},
         {"running": lambda s: 64.0 - (s % 10) * 2},
         {"running": 0.0},
+        {"waiting_by_reason": {"capacity": 0.0, "deferred": 6.0}},
     ],
-    ids=["nobody waits", "not always", "KV is filling", "no plateau", "nothing runs"],
+    ids=["nobody waits", "not always", "KV is filling", "no plateau", "nothing runs", "their KV cache is on its way"],
 )
 def test_a_near_miss_is_not_capped(near_miss):
     assert raised_at("scheduler-capped", queue.RULES, busy(60, live={**CAPPED, **near_miss})) is None
+
+
+def test_of_those_that_wait_only_the_ones_that_a_larger_cap_would_let_in_are_told():
+    live = {**CAPPED, "waiting": 9.0, "waiting_by_reason": {"capacity": 6.0, "deferred": 3.0}}
+    found = symptom("scheduler-capped", queue.RULES, busy(60, live=live))
+    assert found.headline.startswith("6 wait while running stands at 64")
+    assert number(found, "least waiting") == 6.0
 
 
 def test_when_tokens_come_slowly_a_larger_cap_would_make_it_worse():
@@ -254,12 +262,12 @@ def test_the_numbers_are_those_of_the_window_and_the_pool_is_told():
     found = symptom("kv-pressure", kv.RULES, busy(30, live={"kv_usage_pct": lambda s: 97.0 + s % 2, "waiting": 12.0}))
     assert number(found, "KV cache usage") == pytest.approx(97.5, abs=0.1)
     assert (number(found, "waiting"), number(found, "running")) == (12.0, 64.0)
-    assert {e.name: e.text for e in found.evidence}["KV pool"] == "137333 blocks of 16 tokens"
+    assert {e.name: e.text for e in found.evidence}["KV pool"] == "2197328 tokens"
     assert found.chart_threshold == 95.0
 
 
-def test_a_pool_that_is_told_in_tokens_only_is_told_so():
-    told = {"cache_config": {"kv_cache_size_tokens": "38141"}}
+def test_a_pool_that_is_told_in_tokens_is_told_so():
+    told = {"cache_config": {"kv_cache_size_tokens": "38141", "num_gpu_blocks": "9000", "block_size": "4"}}
     found = symptom("kv-pressure", kv.RULES, busy(30, live={"kv_usage_pct": 97.0}, reading=told))
     assert {e.name: e.text for e in found.evidence}["KV pool"] == "38141 tokens"
 

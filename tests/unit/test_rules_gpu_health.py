@@ -119,6 +119,10 @@ class TestClocks:
         assert "-pl 700" in lowered.advice[0].text
         assert cause(normal, "set below").speaks_against
         assert cause(normal, "normal at full load").speaks_for
+        assert cause(normal, "above this GPU's own").speaks_against
+        module = symptom("power-capped", RULES, busy(30, gpu={**CAPPED, "power_w": 420.0}))
+        assert module.causes[0].text.startswith("a limit above this GPU's own")
+        assert module.causes[0].speaks_for == ("420 W, 60 % of the limit only",)
 
     def test_one_hot_gpu_speaks_for_its_own_cooling_and_all_of_them_for_the_room(self):
         one = busy(30, gpus=2, each_gpu={1: HOT})

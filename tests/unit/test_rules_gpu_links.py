@@ -76,8 +76,9 @@ class TestCommBound:
         process = {640: {"rank": "DP0"}, 641: {"rank": "DP1"}}
         apart = {"each_gpu": {1: {"util_pct": 20.0}}, "gpus": 2, "ranks": ranks, "process": process}
         assert raised_at("comm-bound", RULES, busy(60, **apart)) is None
-        experts = busy(30, **apart, target={"argv": ("vllm", "serve", "m", "--enable-expert-parallel")})
-        assert raised_at("comm-bound", RULES, experts) == 10
+        for flag in ("--enable-expert-parallel", "-ep"):
+            experts = busy(30, **apart, target={"argv": ("vllm", "serve", "m", flag)})
+            assert raised_at("comm-bound", RULES, experts) == 10
 
     def test_an_engine_on_one_gpu_is_not_judged_at_all(self):
         assert checks(BY_ID["comm-bound"], busy(12, gpu=OVER_PCIE)) == []
@@ -200,6 +201,8 @@ class TestCopyBound:
         lora = {"lora": LoraState(("a", "b"), ("c", "d", "e"), 2)}
         swapping = symptom("copy-bound", RULES, busy(30, gpu=COPYING, reading=lora))
         assert cause(swapping, "LoRA").speaks_for == ("3 adapters wait, 2 fit",)
+        both = symptom("copy-bound", RULES, busy(30, gpu=COPYING, reading={"lora": LoraState(("a",), ("a",), 2)}))
+        assert cause(both, "LoRA").speaks_for == ()
         assert cause(symptom("copy-bound", RULES, busy(30, gpu=COPYING)), "LoRA").speaks_against
 
     def test_the_direction_speaks_for_reading_back_or_against_it(self):

@@ -165,6 +165,10 @@ class TestNoisyNeighbour:
     def test_the_engines_own_processes_are_no_neighbours(self):
         assert raised_at("noisy-neighbour", RULES, busy(60, gpus=2)) is None
 
+    @pytest.mark.parametrize("title", ["nvidia-cuda-mps-server", "/usr/bin/nvidia-cuda-mps-server -force-tegra"])
+    def test_the_mps_server_in_whose_name_the_engine_computes_is_no_neighbour(self, title):
+        assert raised_at("noisy-neighbour", RULES, shared(60, neighbour(title=title))) is None
+
     def test_a_pid_of_the_host_that_cannot_be_seen_is_not_counted(self):
         hidden = neighbour(pid=None, nvml_pid=56752, unseen="pid-namespace", title="host PID, not visible")
         process = GpuProcess(56752, "compute", 32 * GIB, 100.0, None)

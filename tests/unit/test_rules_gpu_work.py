@@ -197,6 +197,7 @@ class TestStarved:
         assert raised_at("gpu-starved", RULES, idle) is None
         working = busy(30, gpus=2, ranks=ranks, process=process, each_gpu={0: {"util_pct": 45.0}})
         assert raised_at("gpu-starved", RULES, working, subject="gpu:0") == 10
+        assert "with 40 requests running" in symptom("gpu-starved", RULES, working).headline
 
     @pytest.mark.parametrize(
         ("more", "reason"),

@@ -279,6 +279,22 @@ def test_lora_without_adapters_is_on_and_of_v0_with_none_allowed_is_off():
     assert "lora" in old.missing
 
 
+@pytest.mark.parametrize(
+    ("running", "waiting", "state", "told"),
+    [
+        (3, 0, (("a", "b"), ()), True),
+        (0, 3, ((), ("a", "b")), True),
+        (3, 1, (("a", "b"), ("a", "b")), False),
+    ],
+)
+def test_adapters_that_stand_in_both_lists_are_told_apart_where_the_page_allows_it(running, waiting, state, told):
+    lists = 'max_lora="2",running_lora_adapters="a,b",waiting_lora_adapters="a,b"'
+    gauges = f"vllm:num_requests_running{{{A}}} {running}\nvllm:num_requests_waiting{{{A}}} {waiting}\n"
+    reading = read_page(f"{gauges}vllm:lora_requests_info{{{lists}}} 1.795e9")
+    assert (reading.lora.running, reading.lora.waiting) == state
+    assert any("isn't told" in note for note in reading.notes) is not told
+
+
 def test_every_name_that_is_read_is_needed_and_no_other_family_is_parsed():
     other = {"vllm:nixl_x", "http_request_duration_seconds_count", "python_info", "vllm:request_params_n_bucket"}
     assert not other & engines.NEEDED

@@ -31,12 +31,12 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
     # Only the shared registry of several processes has neither time.
     counted = any("iteration" in draft.histograms for draft in drafts.values())
     several_servers = v1 and counted and not created and not started
-    lora = _lora(rows)
     if version in names.SWAPPED_PHASES:
         for draft in drafts.values():
             _swap_phases(draft.histograms)
     counts_steps = any("iteration" in draft.histograms for draft in drafts.values())
     series = tuple(_series(key, draft, several_servers) for key, draft in sorted(drafts.items(), key=order))
+    lora = _lora(rows, series)
     return EngineReading(
         engine=NAME,
         series=series,
@@ -45,7 +45,7 @@ def read(samples: Samples, version: str | None = None) -> EngineReading:
         lora=lora,
         cache_config={name: value for name, value in config.items() if name not in ("engine", "model_name")},
         sleeping=_sleeping(rows),
-        notes=_notes(series, version),
+        notes=_notes(series, version, lora),
         missing=_missing(series, lora, config, v1, several_servers and counts_steps),
         skipped_lines=samples.skipped_lines,
         first_skipped=samples.first_skipped,
@@ -101,10 +101,10 @@ def _pop_prefixed(values: dict[str, float], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): values.pop(name) for name in list(values) if name.startswith(prefix)}
 
 
-def _lora(rows: Rows) -> LoraState | None:
+def _lora(rows: Rows, series: Sequence[EngineSeries]) -> LoraState | None:
     """State of the newest series: its value is the time of the last change, and older states linger.
 
-    V0 has the series with max_lora 0 when LoRA is off.
+    V0 has the series with max_lora 0 when LoRA is off. Newer ones name each adapter with a request in both lists.
     """
     known = [(value, labels) for labels, value in rows.get(names.LORA, ()) if math.isfinite(value)]
     if not known:
@@ -113,9 +113,15 @@ def _lora(rows: Rows) -> LoraState | None:
     most = labels.get("max_lora", "")
     if most == "0":
         return None
+    running, waiting = (_adapters(labels.get(f"{state}_lora_adapters", "")) for state in ("running", "waiting"))
+    if running == waiting and series:
+        if all(one.waiting == 0 for one in series):
+            waiting = ()
+        elif all(one.running == 0 for one in series):
+            running = ()
     return LoraState(
-        running=_adapters(labels.get("running_lora_adapters", "")),
-        waiting=_adapters(labels.get("waiting_lora_adapters", "")),
+        running=running,
+        waiting=waiting,
         max_adapters=int(most) if most.isdecimal() else None,
     )
 
@@ -141,12 +147,14 @@ def _sleeping(rows: Rows) -> str | None:
     return None
 
 
-def _notes(series: Sequence[EngineSeries], version: str | None) -> tuple[str, ...]:
+def _notes(series: Sequence[EngineSeries], version: str | None, lora: LoraState | None) -> tuple[str, ...]:
     notes = []
     if not series:
         notes.append("no requests served yet: this server shows a series only after its first observation")
     if version in names.SWAPPED_PHASES:
         notes.append(f"vLLM {version} writes prefill and decode time under each other's name: swapped back here")
+    if lora is not None and lora.running and lora.running == lora.waiting:
+        notes.append("vLLM names each LoRA adapter with a request as running and as waiting: which wait isn't told")
     return (*notes, *doubts_note(series))
 
 

@@ -30,7 +30,7 @@ def prefix_cache_cold(view: NodeView, limits: Limits) -> Iterator[Check]:
             continue
         for live in engine.models:
             subject = engine.model_subject(live)
-            hit, prompts = live.prefix_hit_pct, _prompts(live)
+            hit, prompts = _spared_pct(live), _prompts(live)
             if hit is None:
                 yield Check(COLD, subject, State.UNKNOWN, f"the hit rate ({_no_hit_rate(engine, live)})")
                 continue
@@ -54,6 +54,15 @@ def usual_hit_pct(engine: EngineView, live: EngineLive) -> tuple[float | None, s
     """The hit rate to compare with: the baseline, else the engine's lifetime; and which of the two it is."""
     usual = engine.baseline(engine, live, "prefix_hit_pct")
     return (live.prefix_hit_lifetime_pct, "lifetime") if usual is None else (usual, "baseline")
+
+
+def _spared_pct(live: EngineLive) -> float | None:
+    """The hit rate; or the share of prompt tokens that came without being computed, where that is more.
+
+    A KV connector (disaggregated prefill, offloading) brings what is not in the engine's own cache.
+    """
+    hit, cached, prompt = live.prefix_hit_pct, live.prompt_cached_tokens_per_s, live.prompt_tokens_per_s
+    return max(hit, 100.0 * cached / prompt) if hit is not None and cached is not None and prompt else hit
 
 
 def caching_is_off(engine: EngineView) -> bool:

@@ -228,6 +228,11 @@ def _power_symptom(view: NodeView, gpu: GpuView, slowdown: _Slowdown, limits: Li
             Cause(
                 "the work draws all the power there is: normal at full load", when(near, drawn), when(not near, drawn)
             ),
+            Cause(
+                "a limit above this GPU's own: of the module that it shares with a CPU, of the chassis or the rack",
+                when(share is not None and not near, f"{drawn} only"),
+                when(near, drawn),
+            ),
         ),
         advice=(Advice(f"raise the limit, if power and cooling allow: {raised} (as root)"),),
         refuted_by="the same TPOT at the same load with a higher limit",

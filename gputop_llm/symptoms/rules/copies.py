@@ -124,7 +124,8 @@ def _causes(gpu: GpuView, engine: EngineView, busier: str, limits: Limits) -> tu
     offload = has_flag(engine, *_OFFLOAD)
     reading = engine.frame.scrape.value
     lora = reading.lora if reading else None
-    waiting = len(lora.waiting) if lora else 0
+    # Where all of them stand in both lists, it isn't told which wait.
+    waiting = len(lora.waiting) if lora and lora.waiting != lora.running else 0
     no_lora = reading is not None and lora is None and "lora" in reading.missing
     no_nvlink = gpu.get("nvlink_tx_bytes_per_s") is None
     return ranked(

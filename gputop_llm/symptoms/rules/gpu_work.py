@@ -12,7 +12,7 @@ from gputop_llm.symptoms.checks import Check, State, all_in_turn, all_of, any_of
 from gputop_llm.symptoms.engine import Rule
 from gputop_llm.symptoms.evidence import gpu_number, limit, ranked, when
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import groups, requests_run, running_needs, unplaced
+from gputop_llm.symptoms.placement import groups, of_rank_on, requests_run, running_needs, unplaced
 from gputop_llm.symptoms.threads import computing, hottest
 from gputop_llm.symptoms.view import EngineView, GpuView, NodeView
 from gputop_llm.units import number, pct
@@ -181,7 +181,7 @@ def _running(engines: Sequence[EngineView], gpu: GpuView, limits: Limits) -> Sta
 
 def _starved_symptom(view: NodeView, gpu: GpuView, engine: EngineView, limits: Limits) -> Symptom:
     rule = "gpu-starved"
-    util, running, waiting = gpu.mean("util_pct"), engine.mean("running"), engine.mean("waiting")
+    util, running, waiting = gpu.mean("util_pct"), *(of_rank_on(engine, gpu, name) for name in ("running", "waiting"))
     hot = hottest(computing(engine))
     busy_thread = hot is not None and hot.cpu_pct >= limits.value("host-bound.thread_pct")
     headline = f"{gpu.subject.label} is busy only {pct(util)} of the time with {number(running)} requests running"

@@ -56,7 +56,10 @@ def _symptom(engine: EngineView, live: EngineLive, usage: float | None, limits: 
         None if preemptions is None else preemptions > limits.value(f"{RULE}.preemptions_per_s"),
         None if live.waiting is None else live.waiting > 0,
     ]
-    pool = f"{blocks} blocks of {block_size} tokens" if blocks and block_size else tokens and f"{tokens} tokens"
+    # Of a hybrid model the size of a block is only that of its smallest kind.
+    pool = f"{blocks} blocks of {block_size} tokens" if blocks and block_size else None
+    if tokens and tokens.isdecimal():
+        pool = f"{tokens} tokens"
     return Symptom(
         id=RULE,
         subject=engine.subject,

@@ -77,10 +77,12 @@ def first_token_seen(reading: EngineReading | None) -> bool | None:
 
 def _has_yet_to_answer(engine: EngineView, first: bool | None) -> bool:
     """Whether requests wait for the first token ever, or the page has never been there."""
-    live = engine.live
-    if engine.frame.scrape.value is None:
+    live, reading = engine.live, engine.frame.scrape.value
+    if reading is None:
         return True
-    return first is False and live is not None and bool(live.running)
+    # A model that only embeds or ranks answers without a token.
+    answered = any(n > 0 for one in reading.series for name, n in one.counters.items() if name.startswith("finished:"))
+    return first is False and not answered and live is not None and bool(live.running)
 
 
 def _warming(engine: EngineView, age_s: float, first: bool | None, young: bool, limits: Limits) -> Symptom:

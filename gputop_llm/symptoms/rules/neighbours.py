@@ -19,6 +19,8 @@ from gputop_llm.symptoms.view import MEAN_S, EngineView, GpuView, NodeView
 from gputop_llm.units import pct, size
 
 _HEADLINE_CHARS = 100
+# Work of its clients, the engine among them, is done in its name.
+_MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ def _neighbours(
         owner, seen = owners.get(process.pid, (None, None))
         if process.pid in own or seen is None:
             # One that discovery hasn't looked at yet may be the engine's own.
+            continue
+        if seen.title.partition(" ")[0].endswith(_MPS_SERVER):
             continue
         if seen.unseen == "pid-namespace":
             # NVML names PIDs of the host here: it may well be the engine itself.

@@ -182,13 +182,13 @@ def _growing_causes(engine: EngineView, live: EngineLive, arrive: float | None, 
 
 
 def scheduler_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
-    """Somebody always waits while running stands at a plateau, KV has room and tokens come as fast as usual."""
+    """Somebody always waits to be let in while running stands at a plateau, KV has room and tokens come as usual."""
     for engine in view.engines:
         live, lacking = engine.live, unreadable(engine, limits)
         if live is None or lacking:
             yield Check(CAPPED, engine.subject, State.UNKNOWN, lacking or "")
             continue
-        queue = [value for _, value in engine.values("waiting", MEAN_S)]
+        queue = _wait_to_be_let_in(engine)
         waiting = at_every_reading([value > limits.value(f"{CAPPED}.waiting") for value in queue])
         room = under(engine.mean("kv_usage_pct"), limits, f"{CAPPED}.kv_pct")
         flat = under(_below_plateau_pct(engine), limits, f"{CAPPED}.below_plateau_pct")
@@ -200,6 +200,12 @@ def scheduler_capped(view: NodeView, limits: Limits) -> Iterator[Check]:
         yield judged(
             CAPPED, engine.subject, state, needs, partial(_capped, engine, live, min(queue, default=0.0), limits)
         )
+
+
+def _wait_to_be_let_in(engine: EngineView) -> list[float]:
+    """How many waited at each scrape, without those that are put off: a larger cap lets none of them in."""
+    totals = [frame.window.total for _, frame in engine.scrapes(MEAN_S) if frame.window]
+    return [t.waiting - t.waiting_by_reason.get("deferred", 0.0) for t in totals if t.waiting is not None]
 
 
 _NOT = {
@@ -234,6 +240,7 @@ def _below_plateau_pct(engine: EngineView) -> float | None:
 
 def _capped(engine: EngineView, live: EngineLive, least: float, limits: Limits) -> Symptom:
     usage = engine.mean("kv_usage_pct")
+    waiting = (live.waiting or 0.0) - live.waiting_by_reason.get("deferred", 0.0)
     top = max((value for _, value in engine.values("running", MEAN_S)), default=0.0)
     cap = flag_number(engine, *SEQUENCE_LIMITS)
     at_cap = cap is not None and top >= cap[1]
@@ -243,7 +250,7 @@ def _capped(engine: EngineView, live: EngineLive, least: float, limits: Limits) 
         id=CAPPED,
         subject=engine.subject,
         severity=Severity.WARNING,
-        headline=f"{live.waiting or 0:.0f} wait while running stands at {top:.0f}; KV cache is only {pct(usage)} full",
+        headline=f"{waiting:.0f} wait while running stands at {top:.0f}; KV cache is only {pct(usage)} full",
         evidence=(
             Evidence(
                 "running, at a plateau",

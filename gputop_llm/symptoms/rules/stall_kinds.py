@@ -8,8 +8,9 @@ from statistics import fmean
 
 from gputop_llm.model.symptom import Advice, Cause, Evidence
 from gputop_llm.symptoms.evidence import gpu_names, ranked, when
+from gputop_llm.symptoms.fresh import unmoved_s
 from gputop_llm.symptoms.limits import Limits
-from gputop_llm.symptoms.placement import data_parallel_rank, rank_on
+from gputop_llm.symptoms.placement import data_parallel_number, data_parallel_rank, exchanges_tokens, rank_on
 from gputop_llm.symptoms.processes import dead_processes, stopped_processes
 from gputop_llm.symptoms.threads import HotThread, computing, hottest, serving
 from gputop_llm.symptoms.view import EngineView, GpuView, LoadView, NodeView
@@ -25,7 +26,10 @@ _GAUGES_FALL = (0, 32)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a standstill looks like. `clause` ends the headline; `agreeing` of `signals` point the same way."""
+    """What a standstill looks like. `clause` ends the headline; `agreeing` of `signals` point the same way.
+
+    `doubtful`: an idle engine whose page kept what ran before looks the same.
+    """
 
     clause: str
     causes: tuple[Cause, ...]
@@ -33,6 +37,7 @@ class Kind:
     evidence: tuple[Evidence, ...]
     agreeing: int
     signals: int
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,11 @@ class _Gpus:
 def signs_of_work(engine: EngineView, limits: Limits) -> bool:
     """Whether GPUs compute, or the KV cache fills: a long prompt is prefilled in chunks that make no token."""
     usage = [value for _, value in engine.values("kv_usage_pct", _NOW_S)]
-    if len(usage) > 1 and usage[-1] > usage[0]:
-        return True
-    for gpu in engine.gpus:
+    return (len(usage) > 1 and usage[-1] > usage[0]) or _compute(engine.gpus, limits)
+
+
+def _compute(gpus: Sequence[GpuView], limits: Limits) -> bool:
+    for gpu in gpus:
         tensor, power = gpu.mean("gpm.tensor_pct", _NOW_S), gpu.mean("power_pct", _NOW_S)
         if tensor is not None:
             if tensor > limits.value(f"{RULE}.tensor_pct"):
@@ -105,8 +112,20 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
     hot = hottest(computing(engine))
     idle_host = _idle(computing(engine), limits)
     looping = hot is not None and hot.cpu_pct >= limits.value(f"{RULE}.busy_cpu_pct")
-    working = signs_of_work(engine, limits)
+    working = signs_of_work(engine, limits) if rank is None else _compute(its, limits)
+    # Where others compute too, the GPU says nothing of this engine.
+    alone = tuple(g for g in gpus.known if _is_alone(engine, g))
+    quiet = all(g in gpus.idle for g in alone) and not (working and alone)
+    quiet = quiet and bool(gpus.known) and _idle(_cores(engine, rank), limits)
+    # A rank that hangs would keep all others from their next step.
+    others_go_on = rank is not None and exchanges_tokens(engine) and unmoved_s(engine)[0] < _NOW_S
+    kept = _keeps_gauges(engine) if (quiet or others_go_on) and not (dead or stopped or hung) else None
     clause = _clause(engine, gpus, dead, stopped, hung, idle_host, looping, hot)
+    if kept is not None:
+        if not (gpus.all_idle and idle_host):
+            waits = "its engine core waits" if quiet else "the other ranks go on"
+            clause = f"{gpu_names(gpus.known)} idle, {waits}" if gpus.all_idle else waits
+        clause += f"; stuck, or nothing runs and vLLM {kept} kept its gauge"
     kinds = (bool(dead), bool(stopped), hung, bool(gpus.spinning), gpus.all_idle and not hung)
     return Kind(
         clause=clause,
@@ -124,7 +143,8 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
             _front_end(engine, gpus, hung, answered, idle_host),
             _collective(engine, gpus, working, limits),
             _deadlock(gpus, hot, idle_host, looping, hung),
-            _stale_gauge(engine, gpus, idle_host),
+            _stale_gauge(engine, gpus, kept),
+            *_paused(engine, quiet and not (dead or stopped or hung)),
             Cause(
                 "a very long prompt is being prefilled: its chunks make no token",
                 when(working, "GPUs compute, or the KV cache fills"),
@@ -135,6 +155,7 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
         evidence=tuple(_gpu_evidence(its)),
         agreeing=any(kinds) + (not working and bool(gpus.known or engine.processes)),
         signals=2,
+        doubtful=kept is not None,
     )
 
 
@@ -256,17 +277,48 @@ def _deadlock(gpus: _Gpus, hot: HotThread | None, idle_host: bool, looping: bool
     )
 
 
-def _stale_gauge(engine: EngineView, gpus: _Gpus, idle_host: bool) -> Cause:
+def _stale_gauge(engine: EngineView, gpus: _Gpus, kept: str | None) -> Cause:
     reading = engine.frame.scrape.value
     version = reading.version if reading and reading.engine == "vllm" else None
-    before = version is not None and _release(version) < _GAUGES_FALL
+    before = _keeps_gauges(engine)
+    why = "GPUs and engine core are idle" if gpus.all_idle else "its engine core is idle, or the other ranks go on"
     return Cause(
         "nothing runs: the gauge kept its value when all requests were aborted (vLLM before 0.32)",
-        when(before and gpus.all_idle and idle_host, f"vLLM {version}; GPUs and processes are idle"),
-        when(version is not None and not before, f"vLLM {version}")
-        + when(bool(gpus.spinning), f"{gpu_names(gpus.spinning)} busy" if gpus.spinning else "")
+        when(kept is not None, f"vLLM {kept}; {why}"),
+        when(version is not None and before is None, f"vLLM {version}")
+        + when(bool(gpus.spinning) and kept is None, f"{gpu_names(gpus.spinning)} busy" if gpus.spinning else "")
         + when(reading is not None and reading.engine != "vllm", "this is no vLLM"),
     )
+
+
+def _paused(engine: EngineView, quiet: bool) -> tuple[Cause, ...]:
+    if engine.kind != "vllm" or not quiet:
+        return ()
+    text = "it was paused on purpose (POST /pause keeps the requests), as while a trainer loads new weights"
+    return (Cause(text, ("its engine core has nothing to do",)),)
+
+
+def _cores(engine: EngineView, rank: str | None) -> tuple[LoadView, ...]:
+    """The engine cores, or what computes where there are none; of one data-parallel rank where they are titled so.
+
+    Workers of an idle vLLM may spin for the next message of their core.
+    """
+    titles = {p.pid: p.rank for p in (engine.target.processes if engine.target else ())}
+    own = tuple(p for p in computing(engine) if rank in (None, data_parallel_number(titles.get(p.now.pid))))
+    found = own or computing(engine)
+    return tuple(p for p in found if p.now.role == "engine-core") or found
+
+
+def _is_alone(engine: EngineView, gpu: GpuView) -> bool:
+    own = {p.nvml_pid or p.pid for p in (engine.target.processes if engine.target else ())}
+    return own >= {p.pid for p in gpu.now.processes or ()}
+
+
+def _keeps_gauges(engine: EngineView) -> str | None:
+    """The version of a vLLM whose gauges stay as they were when all requests are aborted; None for any other."""
+    reading = engine.frame.scrape.value
+    version = reading.version if reading and reading.engine == "vllm" else None
+    return version if version is not None and _release(version) < _GAUGES_FALL else None
 
 
 def _release(version: str) -> tuple[int, ...]:

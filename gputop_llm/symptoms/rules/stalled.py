@@ -48,7 +48,7 @@ class Standstill:
 
 
 def stalled(view: NodeView, limits: Limits) -> Iterator[Check]:
-    """Requests run without a step or token for too long; or an engine ended with requests, or lost its API server."""
+    """Requests run, or wait and none runs, without a step or token for too long; or an engine ended with requests."""
     for engine in view.engines:
         lacking = unreadable(engine, limits)
         yield from _unanswered(view, engine, limits, lacking) if lacking else _answered(view, engine, limits)
@@ -84,6 +84,9 @@ def _answered(view: NodeView, engine: EngineView, limits: Limits) -> Iterator[Ch
         else:
             total = _stopped(view, engine)
             state = at_least(total.still_s, limits, f"{RULE}.no_progress_s")
+            if state is State.CLEAR:
+                total = _none_let_in(engine)
+                state = at_least(total.still_s, limits, f"{RULE}.working_s")
         make = partial(_symptom, view, engine, engine.subject, total, limits)
         yield judged(RULE, engine.subject, state, "", make, certain=_seen(view, engine, state))
     else:
@@ -118,6 +121,24 @@ def _stopped(view: NodeView, engine: EngineView) -> Standstill:
         return Standstill(None, 0.0, False, 0.0, waiting)
     still_s, before = unmoved_s(engine)
     return Standstill(None, min(stopped_s, still_s), longer and before, 0.0, waiting)
+
+
+def _none_let_in(engine: EngineView) -> Standstill:
+    """A standstill with requests that wait while none runs; 0 s when one runs, none waits, or the engine sleeps."""
+    reading, still_s = engine.frame.scrape.value, 0.0
+    unmoved, before = unmoved_s(engine)
+    if reading is not None and not reading.sleeping:
+        newest: float | None = None
+        for at, frame in engine.scrapes():
+            live = frame.window.total if frame.window else None
+            if live is None or live.running != 0 or not live.waiting:
+                before = False
+                break
+            newest = at if newest is None else newest
+            still_s = newest - at
+    return Standstill(
+        None, min(still_s, unmoved), before and still_s > 0, 0.0, _waiting(reading.series if reading else ())
+    )
 
 
 def _no_signal(engine: EngineView, reading: EngineReading) -> str | None:
@@ -237,12 +258,17 @@ def _symptom(
     reading = engine.frame.scrape.value
     names = ", ".join(reading.progress if reading else ()).replace("_", " ")
     headline = f"{what} for {still.duration} with {still.running:.0f} running: {found.clause}"
-    if still.running <= 0:
+    held = still.running <= 0 and bool(still.waiting) and not _broken(view, engine)
+    if held:
+        headline = f"{what} for {still.duration} with {still.waiting:.0f} waiting and none running: {found.clause}"
+        threshold = f"{RULE}.working_s"
+    elif still.running <= 0:
         headline = f"{what} for {still.duration}: {found.clause}, so that no request can be served"
     return Symptom(
         id=RULE,
         subject=subject,
-        severity=Severity.CRITICAL,
+        # Requests may also be held back on purpose, as while new weights are loaded.
+        severity=Severity.WARNING if found.doubtful or held else Severity.CRITICAL,
         headline=headline,
         evidence=(
             Evidence(
@@ -258,7 +284,7 @@ def _symptom(
                 still.running,
                 "",
                 source,
-                text=None if still.running > 0 else "0 at the last step; what came since is not counted",
+                text=None if still.running > 0 or held else "0 at the last step; what came since is not counted",
             ),
             Evidence(
                 "waiting", still.waiting, "", source, missing="not on the page" if still.waiting is None else None
