@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gputop_llm.model import Latency, Quantile
+from gputop_llm.model import Latency, Part, Quantile
 from gputop_llm.tui.charts import chart, spark
 from gputop_llm.tui.draw import bar, beside, fit, joined, pad, plain, rule, width_of, wrapped
 from gputop_llm.tui.panels.common import quantile_text, ranges, small_pct
 from gputop_llm.tui.panels.engine import nice_top
+from gputop_llm.tui.panels.engine_details import engine_details
 from gputop_llm.tui.panels.gpu_words import amount_text, as_many, flow_text
 from gputop_llm.tui.panels.latency import latency_table
 from gputop_llm.tui.trails import Trails
@@ -193,3 +194,10 @@ def test_latency_without_observations_shows_dashes():
     live = frames.replace(frames.live(), latency={"ttft": Latency(0, None, None, None, None)})
     table = latency_table(live, _Usual({}), "e.", 62, 7)
     assert text_of(table[1]).split() == ["TTFT", "–", "–", "–", "–", "0", "–"]
+
+
+def test_an_endpoint_that_never_answered_has_no_last_good_answer():
+    frame = frames.unreachable()
+    silent = frames.replace(frame.engines[0], scrape=Part(took_s=5.0, error="no answer within 5 s", period_s=25.0))
+    page = plain(engine_details(frames.replace(frame, engines=(silent,)), 100))
+    assert "last good answer          none yet, last try took 5.00 s, asked every 25 s" in page
