@@ -10,7 +10,6 @@ import pytest
 from tests.real.vllm_cpu import VllmServer
 from tests.real.vllm_venv import CannotRunVllm, vllm_venv
 
-
 SERVERS = ("vllm_tiny", "vllm_small", "vllm_tp2", "vllm_dp2", "vllm_api2")
 
 
