@@ -8,8 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
-from gputop_llm.model import EngineFrame, Frame, Latency, Quantile
+from gputop_llm.model import EngineFrame, Frame, Latency, Part, Quantile
+
+T = TypeVar("T")
 
 GPU_FIELDS = (
     "util_pct",
@@ -46,11 +49,12 @@ QUANTILES = ("p50", "p95", "p99")
 def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
     """Yields (series name, value) for everything in the frame that is worth an hour of history.
 
+    Nothing of a source whose newest poll failed or is overdue: the frame has its last good values, which aren't of now.
     GPUs come last: on a node of so many that the history can't keep all series, no engine goes without.
     """
     for engine in frame.engines:
         yield from _engine(engine)
-    host = frame.host.value
+    host = _of_now(frame.host)
     if host is not None:
         for name in HOST_FIELDS:
             yield "host." + name, getattr(host, name)
@@ -59,7 +63,8 @@ def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
             # Of several data-parallel ranks the busiest: it is the one that may be short of its core.
             busiest = max((share for share in cores if share is not None), default=None)
             yield f"target.{frame.focus}.engine_core_pct", busiest
-    for gpu in frame.gpus.value.gpus if frame.gpus.value else ():
+    node = _of_now(frame.gpus)
+    for gpu in node.gpus if node else ():
         prefix = f"gpu.{gpu.index}."
         for name in GPU_FIELDS:
             yield prefix + name, getattr(gpu, name)
@@ -68,8 +73,12 @@ def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
                 yield prefix + name, getattr(gpu.gpm, name)
 
 
+def _of_now(part: Part[T]) -> T | None:
+    return part.value if part.error is None else None
+
+
 def _engine(engine: EngineFrame) -> Iterator[tuple[str, float | None]]:
-    if engine.window is None:
+    if engine.window is None or engine.scrape.error is not None:
         return
     prefix = f"engine.{engine.target_key}."
     total = engine.window.total
