@@ -94,7 +94,7 @@ def test_no_field_of_a_reading_is_forgotten():
     """A new field fails here until the engine screen shows it."""
     known = {
         "engine", "series", "version", "started_s", "lora", "cache_config", "sleeping", "problem", "notes", "missing",
-        "skipped_lines", "first_skipped", "unread",
+        "skipped_lines", "first_skipped", "unread", "not_narrowed",
         # For the rules only: which counters move step by step.
         "progress",
         # For the rules only: their rate is in evidence.
