@@ -42,8 +42,8 @@ def engine_lines(engine: EngineFrame) -> list[str]:
         lines.append(f"  … and {len(reasons) - _MOST_REASONS} more reasons (--json has all)")
     if total.doubtful:
         lines.append(f"  doubtful (given twice on the page): {', '.join(map(printable, total.doubtful))}")
-    if reading.sleeping:
-        lines.append(f"  asleep: {printable(reading.sleeping)}")
+    if reading.asleep is not None:
+        lines.append(f"  asleep: {printable(reading.asleep)}")
     lines += [f"  not read: {printable(why)}" for why in reading.unread.values()]
     if reading.not_narrowed is not None:
         lines.append(f"  {printable(reading.not_narrowed)}")

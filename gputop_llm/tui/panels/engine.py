@@ -57,8 +57,8 @@ def _title(frame: Frame, engine: EngineFrame, live: EngineLive, width: int) -> L
     if live.restarted:
         title.append(("  restarted a moment ago", "warn"))
     reading = engine.scrape.value
-    if reading is not None and reading.sleeping not in (None, "awake"):
-        title.append((f"  ▲ asleep: {printable(spaced(reading.sleeping or ''))}", "warn"))
+    if reading is not None and reading.asleep is not None:
+        title.append((f"  ▲ asleep: {printable(spaced(reading.asleep))}", "warn"))
     scrape = engine.scrape
     remark = f"scrape {seconds(scrape.took_s)}"
     if scrape.period_s is not None and scrape.period_s > frame.period_s * 1.01:
