@@ -314,3 +314,11 @@ async def test_figures_that_are_not_of_now_are_called_old_wherever_they_are_show
         processes = " ".join(screen_text(it.app).split())
         assert f"▲ values 14 s old: gpu: {why}" in processes
         assert f"▲ values 15 s old: host: {why}" in processes
+
+
+async def test_rows_of_gpus_that_are_asked_seldom_keep_their_headings(running):
+    frame = frames.eight_gpus()
+    async with running(replace(frame, gpus=replace(frame.gpus, period_s=2.5)), (80, 24)) as it:
+        heading = screen_lines(it.app)[1]
+        for words in ("NVML util", "SM active", "DRAM", "MHz", "every 2.50 s"):
+            assert words in heading

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
-from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, plain, warned_rule
+from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, warned_rule
 from gputop_llm.tui.panels.common import labelled, part_state
 from gputop_llm.tui.panels.gpu_words import (
     METERS,
@@ -21,7 +21,7 @@ from gputop_llm.tui.panels.gpu_words import (
     watched_slice,
 )
 from gputop_llm.tui.trails import Trails
-from gputop_llm.units import DASH
+from gputop_llm.units import DASH, seconds
 
 INDEX = 3
 VALUE = 4
@@ -88,7 +88,8 @@ def _heading(frame: Frame, gpus: tuple[Gpu, ...], shape: _Shape) -> Line:
         at += width
     names = {printable(g.name or "") for g in gpus}
     what = f"{len(gpus)} × {names.pop()}" if len(names) == 1 else f"{len(gpus)} GPUs"
-    titles.append((at + 2, plain([state]) or what))
+    # Where NVML is slow and is asked less often, that has room at 80 columns too.
+    titles.append((at + 2, f"every {seconds(frame.gpus.period_s)}" if state else what))
     return ruled(titles, shape.width)
 
 
