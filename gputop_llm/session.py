@@ -30,6 +30,7 @@ from gputop_llm.model import (
     TargetList,
     TargetProcess,
 )
+from gputop_llm.model.symptom import SymptomReport
 from gputop_llm.redact import public_url
 from gputop_llm.sampling.history import History
 from gputop_llm.sampling.log_watch import LogSource, LogWatch
@@ -248,13 +249,15 @@ class Session:
                 simulated=self.sources.simulated,
                 logs=self._logs.parts(),
                 notes=tuple(event.text for event in self._events if now - event.at_mono_s < EVENT_SHOWN_S),
+                # Until they judge, the rules have nothing to say; None is what a failure of theirs looks like.
+                symptoms=SymptomReport(),
             )
         judging = self._time_to_judge(now)
         if judging:
             frame = self._served.limits(frame)
         self.history.append(frame)
         if judging:
-            frame = self._diagnosis.of(frame)
+            frame = self._diagnosis.of(replace(frame, symptoms=None))
         self._latest = frame
         self.captures.frame(frame)
         if self._on_frame is not None:

@@ -164,6 +164,7 @@ _REMARKS = {
     "engines[].reading": "what the page says of the engine; null before the first answer",
     "engines[].url": "the first one of an engine with a page for each rank: `targets[].urls` has all",
     "engines[].reading.unread.<url>": "why a page of several gave nothing; totals and models are null then",
+    "engines[].reading.sleeping": "`awake`, or how deep it sleeps; null where the page does not say",
     "engines[].reading.problem": "why the page holds no engine's metrics",
     "engines[].total": "everything on the page over the last `window_s` seconds",
     "engines[].total.restarted": "the window was cut short by a restart",

@@ -73,6 +73,7 @@ class EngineReading:
     `started_s` is the wall time at which the page's counters began, where it says so.
     `progress` names the counters that move while requests run, step by step; empty where
     they only move as requests end, so that standing still says nothing.
+    `sleeping` is "awake", or how deep the engine sleeps; None where the page does not say.
     `unread` maps the URL of each page that gave nothing to the reason: its ranks are not in `series`. With
     several pages `started_s` is that of the server that was started last.
     `http` are answers to HTTP requests so far by status class ("5xx"); empty where the page has none.
@@ -99,6 +100,11 @@ class EngineReading:
     not_narrowed: str | None = None
     held_back: bool = False
     gauges_lag_s: float = 0.0
+
+    @property
+    def asleep(self) -> str | None:
+        """How deep the engine sleeps; None where it is awake, or doesn't say."""
+        return None if self.sleeping == "awake" else self.sleeping
 
     @property
     def skipped(self) -> str | None:

@@ -21,8 +21,8 @@ class Part(Generic[T]):
     """The last good value of one source and how fresh it is.
 
     `at_s` (wall) and `at_mono_s` are when the last good poll ended, `age_s` how long ago that was
-    when the frame was made, `took_s` how long it took. `error` is one sentence
-    when the newest attempt failed, or is overdue; the value is then the last good one.
+    when the frame was made, `took_s` how long the newest attempt took. `error` is one sentence
+    when that failed, or is overdue; the value is then the last good one.
     `period_s` is the source's present period, longer than asked for when it backs off.
     """
 

@@ -31,7 +31,8 @@ def judge(frame: Frame, config: Config, driver_here: bool) -> Outcome:
     failures = tuple(_failures(frame, config, driver_here))
     absent = _asked_for_but_absent(frame, config, driver_here)
     if absent is not None:
-        return Outcome(ExitCode.NOTHING_FOUND, (absent, *failures))
+        # Of an address that gives nothing the reason is among the failures too.
+        return Outcome(ExitCode.NOTHING_FOUND, tuple(dict.fromkeys((absent, *failures))))
     if failures:
         return Outcome(ExitCode.PARTIAL, failures)
     node, found = frame.gpus.value, frame.targets.value
@@ -137,7 +138,7 @@ def _asked_for_but_absent(frame: Frame, config: Config, driver_here: bool) -> st
     if config.url is not None:
         asked = [e for e in frame.engines if _is_asked_for(frame, e)]
         if asked and all(e.scrape.value is None and e.scrape.error is not None for e in asked):
-            return f"no metrics can be read at {asked[0].url}"
+            return asked[0].scrape.error
     return None
 
 

@@ -46,8 +46,8 @@ def engine_lines(engine: EngineFrame) -> list[str]:
         running, waiting = (", ".join(map(printable, names)) or "none" for names in (lora.running, lora.waiting))
         most = DASH if lora.max_adapters is None else lora.max_adapters
         lines.append(f"  LoRA adapters: running {running}; waiting {waiting}; at most {most}")
-    if reading.sleeping:
-        lines.append(f"  asleep: {printable(reading.sleeping)}")
+    if reading.asleep is not None:
+        lines.append(f"  asleep: {printable(reading.asleep)}")
     lines += [f"  not read: {printable(why)}" for why in reading.unread.values()]
     if reading.not_narrowed is not None:
         lines.append(f"  {printable(reading.not_narrowed)}")

@@ -20,7 +20,8 @@ def symptom_lines(frame: Frame) -> list[str]:
     report = frame.symptoms
     if report is None:
         return []
-    lines = ["Symptoms" if report.active else "Symptoms  none"]
+    quiet = "none" if report.judged else "nothing could be judged"
+    lines = ["Symptoms" if report.active else f"Symptoms  {quiet}"]
     for symptom in report.active:
         lines += _entry(symptom, frame.at_s)
     if report.pending:

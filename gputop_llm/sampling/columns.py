@@ -8,9 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from gputop_llm.model import EngineFrame, EngineLive, Frame, Latency, ProcessLoad, Quantile
+from gputop_llm.model import EngineFrame, EngineLive, Frame, Latency, Part, ProcessLoad, Quantile
 from gputop_llm.model.engine import FAILED_REASONS
+
+T = TypeVar("T")
 
 GPU_FIELDS = (
     "util_pct",
@@ -47,23 +50,29 @@ QUANTILES = ("p50", "p95", "p99")
 def columns(frame: Frame) -> Iterator[tuple[str, float | None]]:
     """Yields (series name, value) for everything in the frame that is worth an hour of history.
 
+    Nothing of a source whose newest poll failed or is overdue: the frame has its last good values, which aren't of now.
     GPUs come last: on a node of so many that the history can't keep all series, no engine goes without.
     """
     for engine in frame.engines:
         yield from _engine(engine)
-    host = frame.host.value
+    host = _of_now(frame.host)
     if host is not None:
         for name in HOST_FIELDS:
             yield "host." + name, getattr(host, name)
         if frame.focus is not None:
             yield from _processes(f"target.{frame.focus}.", host.processes)
-    for gpu in frame.gpus.value.gpus if frame.gpus.value else ():
+    node = _of_now(frame.gpus)
+    for gpu in node.gpus if node else ():
         prefix = f"gpu.{gpu.index}."
         for name in GPU_FIELDS:
             yield prefix + name, getattr(gpu, name)
         if gpu.gpm is not None:
             for name in GPM_FIELDS:
                 yield prefix + name, getattr(gpu.gpm, name)
+
+
+def _of_now(part: Part[T]) -> T | None:
+    return part.value if part.error is None else None
 
 
 def _processes(prefix: str, processes: Sequence[ProcessLoad]) -> Iterator[tuple[str, float | None]]:
@@ -89,7 +98,7 @@ def _engine(engine: EngineFrame) -> Iterator[tuple[str, float | None]]:
     prefix = f"engine.{engine.target_key}."
     yield prefix + "scrape_age_s", engine.scrape.age_s
     yield prefix + "scrape_took_s", engine.scrape.took_s
-    if engine.window is None:
+    if engine.window is None or engine.scrape.error is not None:
         return
     total = engine.window.total
     if total.spec is not None:

@@ -127,11 +127,10 @@ class CgroupReader:
             return None
         quota_dir, quota = _tightest([(folder, _quota_v1(folder)) for folder in chain])
         own = quota_dir or chain[0]
-        # The use of the limited group: the same path in the accounting tree, which may be mounted elsewhere.
-        account_base, account_chain = mounts.get("cpuacct", (base, chain))
+        # The use of the limited group: the same path in the accounting tree, which may be mounted elsewhere. Another
+        # group there (the whole machine, at worst) says nothing about this one.
+        account_base, _ = mounts.get("cpuacct", (base, chain))
         account = f"{account_base}{own.removeprefix(base)}"
-        if not os.path.isdir(account):
-            account = account_chain[0] if account_chain else own
         memory_chain = mounts.get("memory", ("", None))[1] or []
         limit_dir, limit = _tightest([(folder, _limit_v1(folder)) for folder in memory_chain])
         memory = limit_dir or (memory_chain[0] if memory_chain else None)

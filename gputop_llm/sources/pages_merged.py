@@ -46,7 +46,7 @@ def merged(pages: Mapping[str, EngineReading], by_port: bool = False) -> Merged:
             series=tuple(sorted(series, key=_order)),
             version=next((page.version for page in readings if page.version is not None), None),
             lora=_lora(own),
-            sleeping=next((page.sleeping for page in readings if page.sleeping is not None), None),
+            sleeping=next((page.asleep for page in readings if page.asleep is not None), first.sleeping),
             notes=tuple(dict.fromkeys(note for page in readings for note in page.notes)),
             missing={name: why for name, why in first.missing.items() if all(name in p.missing for p in readings)},
             skipped_lines=sum(page.skipped_lines for page in readings),

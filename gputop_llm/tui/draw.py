@@ -85,8 +85,22 @@ def bar(pct: float | None, width: int, role: str) -> Line:
     return line
 
 
+_LEAST_WARNING = 20
+
+
+def warned_rule(title: Sequence[Run], width: int, warning: Sequence[Run]) -> Line:
+    """As `rule`, with a remark that is cut where there is little room, and never left out: the title is cut first."""
+    if not warning:
+        return rule(title, width)
+    around = 7
+    room = max(width - around - width_of(title), _LEAST_WARNING)
+    cut = fit(warning, room) if width_of(warning) > room else warning
+    left = width - around - width_of(cut)
+    return rule(fit(title, left) if width_of(title) > left else title, width, cut)
+
+
 def rule(title: Iterable[Run], width: int, right: Iterable[Run] = ()) -> Line:
-    """A section's title inside a horizontal rule, with a remark at its right end."""
+    """A section's title inside a horizontal rule, with a remark at its right end where there is room for it."""
     left = [("─ ", "rule"), *title, (" ", "")]
     tail = list(right)
     tail_width = width_of(tail)

@@ -19,6 +19,8 @@ SHOWN_S = 300.0
 # "Usual" is the median over this time, looked up again once per refresh time.
 USUAL_SLOTS = 600
 USUAL_REFRESH_SLOTS = 10
+# A chart that is drawn at all is drawn once a second; on a hidden screen it is made anew when that is shown again.
+UNUSED_SLOTS = 60
 
 Values = list[float | None]
 
@@ -56,6 +58,7 @@ class Trails:
         current = self._slot // slots
         ring = self._rings.get((name, slots))
         if ring is None or len(ring.values) < count or current - ring.newest >= len(ring.values):
+            self._forget_unused()
             ring = self._rings[(name, slots)] = _Ring(deque(maxlen=MAX_STRETCHES), current)
             ring.values.extend(self._read(name, count, slots))
         else:
@@ -65,6 +68,14 @@ class Trails:
             ring.newest = current
         values = list(ring.values)
         return values[-count:]
+
+    def _forget_unused(self) -> None:
+        """Drops what nobody draws any more: stretches grow for five minutes, each time to rings of their own."""
+        self._rings = {
+            (name, slots): ring
+            for (name, slots), ring in self._rings.items()
+            if self._slot - (ring.newest + 1) * slots < UNUSED_SLOTS
+        }
 
     def pairs(self, name: str, cells: int, slots: int) -> Values:
         """Values for `cells` cells that hold two stretches each; the newest cell may be half full.

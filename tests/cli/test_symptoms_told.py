@@ -122,7 +122,8 @@ def test_text_says_what_is_pending_held_back_changed_and_can_not_be_told():
 
 
 def test_text_says_that_there_is_none_and_nothing_where_the_rules_were_not_asked():
-    assert "Symptoms  none" in text(a_report())
+    assert "Symptoms  none" in text(replace(a_report(), judged=3))
+    assert "Symptoms  nothing could be judged" in text(replace(a_report(), judged=0))
     assert "Symptoms" not in text(None)
 
 

@@ -14,7 +14,7 @@ from gputop_llm.model import Frame
 from gputop_llm.tui.app import MonitorApp
 from gputop_llm.tui.terminal import Terminal
 from tests.support.fake_session import FakeSession
-from tests.support.frames import moving
+from tests.support.frames import answering, moving
 
 HISTORY_S = 700
 
@@ -61,7 +61,7 @@ def running() -> Callable:
     ) -> AsyncIterator[Running]:
         session = FakeSession(frame, config)
         if frame is not None:
-            for earlier in list(moving(frame, history_s))[:-1]:
+            for earlier in list(moving(answering(frame), history_s))[:-1]:
                 session.history.append(earlier)
         app = MonitorApp(session, session.config, term or Terminal(256, False))
         async with app.run_test(size=size) as pilot:

@@ -294,3 +294,31 @@ async def test_a_bug_ends_the_display_with_no_traceback_on_the_terminal(running,
     assert app.failed
     assert not app._exit_renderables
     assert "the display failed" in caplog.text
+
+
+@pytest.mark.parametrize("frame", [frames.one_gpu_loaded(), frames.eight_gpus()], ids=["one-gpu", "eight-gpus"])
+async def test_figures_that_are_not_of_now_are_called_old_wherever_they_are_shown(running, frame):
+    why = "cannot ask the driver: a call into it has not come back since the watchdog looked at it"
+    stale = replace(
+        frame,
+        gpus=replace(frame.gpus, error=f"gpu: {why}", age_s=14.0),
+        host=replace(frame.host, error=f"host: {why}", age_s=15.0),
+    )
+    async with running(stale, (80, 24)) as it:
+        overview = screen_text(it.app)
+        assert "▲ values 14 s old: gpu: cannot ask" in overview
+        assert "▲ values 15 s old: host: cannot ask" in overview
+        await it.press("2")
+        assert f"▲ values 14 s old: gpu: {why}" in " ".join(screen_text(it.app).split())
+        await it.press("4")
+        processes = " ".join(screen_text(it.app).split())
+        assert f"▲ values 14 s old: gpu: {why}" in processes
+        assert f"▲ values 15 s old: host: {why}" in processes
+
+
+async def test_rows_of_gpus_that_are_asked_seldom_keep_their_headings(running):
+    frame = frames.eight_gpus()
+    async with running(replace(frame, gpus=replace(frame.gpus, period_s=2.5)), (80, 24)) as it:
+        heading = screen_lines(it.app)[1]
+        for words in ("NVML util", "SM active", "DRAM", "MHz", "every 2.50 s"):
+            assert words in heading

@@ -207,7 +207,7 @@ async def test_faster_shortens_the_period(running, key):
     async with running(frames.one_gpu_loaded()) as it:
         await it.press(key)
         assert it.session.period_s == 0.5
-        assert "looking every 500 ms" in screen_text(it.app)
+        assert "looking every 0.5 s" in screen_text(it.app)
         await it.press(key, key, key)
         assert it.session.period_s == 0.25
 

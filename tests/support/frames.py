@@ -47,7 +47,7 @@ from tests.support.frame_parts import (  # noqa: F401
     troubled,
     with_mig,
 )
-from tests.support.moving_frames import moving  # noqa: F401
+from tests.support.moving_frames import answering, moving  # noqa: F401
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 

@@ -26,6 +26,12 @@ def moving(base: Frame, seconds: int, start: int = 0) -> Iterator[Frame]:
         )
 
 
+def answering(frame: Frame) -> Frame:
+    """The frame as it was while all its sources still answered."""
+    engines = tuple(replace(one, scrape=replace(one.scrape, error=None)) for one in frame.engines)
+    return replace(frame, gpus=replace(frame.gpus, error=None), host=replace(frame.host, error=None), engines=engines)
+
+
 def _times(value, factor: float, top: float | None = None):
     if value is None:
         return None

@@ -73,6 +73,18 @@ def test_10_v1_quota(proc, root):
     assert cpu.used_cpus == pytest.approx(3.5)
 
 
+def test_the_use_of_another_group_is_not_the_use_of_the_limited_one(proc, root):
+    proc.add(10, cgroup="5:cpu:/engine\n4:cpuacct:/\n")
+    put(root / "cpu/engine", cpu__cfs_quota_us="30000\n", cpu__cfs_period_us="100000\n")
+    put(root / "cpu/engine", cpu__stat="nr_periods 10\nnr_throttled 1\nthrottled_time 5\n")
+    put(root / "cpuacct", cpuacct__usage="8000000000\n")
+
+    now = read(proc, root)
+
+    assert now.quota_cpus == pytest.approx(0.3)
+    assert now.counters.used_s is None
+
+
 def test_10_max_is_no_quota_and_throttles_nothing(proc, root):
     proc.add(10, cgroup="0::/engine")
     v2(root, "engine", cpu__stat="usage_usec 1\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n")

@@ -56,6 +56,22 @@ def test_a_series_ends_with_the_newest_value():
     assert filled([10, 11, 12]).series(UTIL, 3) == [10, 11, 12]
 
 
+def test_a_source_that_has_stopped_answering_leaves_a_gap_and_no_flat_line():
+    history = filled([10, 11])
+    live = EngineLive(None, None, running=7.0)
+    engine = EngineFrame("e", "http://x", Part(value=an_engine_reading()), EngineWindow(live, ()))
+    history.append(frame(12, engines=(engine,), host=Part(value=Host(cpu_pct=3.0))))
+    node, host, scrape = (
+        Part(value=GpuNode(gpus=(a_gpu(0, util_pct=12),)), error="gpu has not answered for 2.10 s"),
+        Part(value=Host(cpu_pct=3.0), error="host has not answered for 2.10 s"),
+        Part(value=an_engine_reading(), error="no answer within 5 s"),
+    )
+    history.append(replace(frame(13), gpus=node, host=host, engines=(replace(engine, scrape=scrape),)))
+    assert history.series(UTIL, 4) == [10, 11, 50, None]
+    assert history.series("host.cpu_pct", 2) == [3, None]
+    assert history.series("engine.e.running", 2) == [7, None]
+
+
 def test_slots_before_the_first_frame_are_unknown():
     assert filled([10, 11]).series(UTIL, 4) == [None, None, 10, 11]
 

@@ -99,12 +99,17 @@ def test_frames_go_into_the_history(watching):
     assert session.history.series("gpu.1.util_pct", 1) == [98.0]
 
 
+def was_judged(frame: Frame) -> bool:
+    return bool(frame.symptoms and (frame.symptoms.judged or frame.symptoms.cant_tell))
+
+
 def test_frames_are_judged_from_when_every_source_has_been_read_twice(watching):
     seen: list[Frame] = []
     session = watching(FakeNode((a_target(),)), on_frame=seen.append)
-    frame_with(session, lambda f: f.symptoms is not None)
-    first = next(f for f in seen if f.symptoms is not None)
+    frame_with(session, was_judged)
+    first = next(f for f in seen if was_judged(f))
     assert first.seq > 1
+    assert not any(f.symptoms is None for f in seen), "that is what a failure of the rules looks like"
     assert min(part.polls for part in (first.gpus, first.host, first.engines[0].scrape)) >= 2
 
 
@@ -112,7 +117,7 @@ def test_a_source_that_hangs_does_not_keep_frames_from_being_judged(watching, mo
     monkeypatch.setattr(session_module, "JUDGED_FROM_S", 0.1)
     node = FakeNode((a_target(),))
     node.host.hanging = True
-    assert frame_with(watching(node), lambda f: f.symptoms is not None).host.polls == 0
+    assert frame_with(watching(node), was_judged).host.polls == 0
 
 
 def test_a_demo_says_in_every_frame_that_it_is_simulated(watching):

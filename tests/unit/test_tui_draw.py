@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gputop_llm.model import Latency, Quantile
+from gputop_llm.model import Latency, Part, Quantile
 from gputop_llm.tui.charts import chart, spark
-from gputop_llm.tui.draw import bar, beside, fit, joined, pad, plain, rule, width_of, wrapped
+from gputop_llm.tui.draw import bar, beside, fit, joined, pad, plain, rule, warned_rule, width_of, wrapped
 from gputop_llm.tui.panels.common import quantile_text, ranges, small_pct
 from gputop_llm.tui.panels.engine import nice_top
+from gputop_llm.tui.panels.engine_details import engine_details
 from gputop_llm.tui.panels.gpu_words import amount_text, as_many, flow_text
 from gputop_llm.tui.panels.latency import latency_table
 from gputop_llm.tui.trails import Trails
@@ -46,6 +47,16 @@ def test_a_little_is_not_nothing():
 def test_a_rule_holds_title_and_remark_and_drops_the_remark_first():
     assert text_of(rule([("GPU", "title")], 20, [("now", "dim")])) == "─ GPU ──────── now ─"
     assert text_of(rule([("GPU", "title")], 10, [("remark", "dim")])) == "─ GPU ────"
+
+
+def test_a_warning_in_a_rule_is_cut_and_never_left_out():
+    title, warning = [("GPU 0 NVIDIA H100 80GB HBM3", "title")], [("▲ values 14 s old: no answer", "warn")]
+    assert (
+        text_of(warned_rule(title, 66, warning)) == "─ GPU 0 NVIDIA H100 80GB HBM3 ───── ▲ values 14 s old: no answer ─"
+    )
+    assert text_of(warned_rule(title, 56, warning)) == "─ GPU 0 NVIDIA H100 80GB HBM3 ─ ▲ values 14 s old: no… ─"
+    assert text_of(warned_rule(title, 40, warning)) == "─ GPU 0 NVIDIA… ─ ▲ values 14 s old: … ─"
+    assert text_of(warned_rule(title, 40, [])) == "─ GPU 0 NVIDIA H100 80GB HBM3 ──────────"
 
 
 def test_parts_that_do_not_fit_are_left_out_and_later_ones_may_still_fit():
@@ -193,3 +204,10 @@ def test_latency_without_observations_shows_dashes():
     live = frames.replace(frames.live(), latency={"ttft": Latency(0, None, None, None, None)})
     table = latency_table(live, _Usual({}), "e.", 62, 7)
     assert text_of(table[1]).split() == ["TTFT", "–", "–", "–", "–", "0", "–"]
+
+
+def test_an_endpoint_that_never_answered_has_no_last_good_answer():
+    frame = frames.unreachable()
+    silent = frames.replace(frame.engines[0], scrape=Part(took_s=5.0, error="no answer within 5 s", period_s=25.0))
+    page = plain(engine_details(frames.replace(frame, engines=(silent,)), 100))
+    assert "last good answer          none yet, last try took 5.00 s, asked every 25 s" in page

@@ -134,3 +134,12 @@ def test_the_usual_is_the_median_and_is_looked_up_seldom():
         usual = trails.usual(NAME)
     assert usual == 1.0
     assert len(looked) <= 9
+
+
+def test_charts_of_the_first_minutes_are_not_kept_for_ever():
+    for trails in played(range(1000, 1400), [50.0] * 400):
+        trails.values(NAME, 14, trails.stretch(14))
+    *_, fresh = played(range(1000, 1400), [50.0] * 400)
+    # One stretch after the other from 1 to 22 s was drawn; those of the last minute may still be there.
+    assert len(trails._rings) <= 6
+    assert trails.values(NAME, 14, trails.stretch(14)) == fresh.values(NAME, 14, trails.stretch(14))

@@ -260,7 +260,8 @@ def test_vllm_0_6_4_has_prefill_and_decode_under_each_others_name(version):
 @pytest.mark.parametrize(
     ("states", "sleeping"),
     [
-        ({"awake": 1, "weights_offloaded": 0, "discard_all": 0}, None),
+        ({"awake": 1, "weights_offloaded": 0, "discard_all": 0}, "awake"),
+        ({}, None),
         ({"awake": 0, "weights_offloaded": 1, "discard_all": 0}, "weights_offloaded"),
         ({"awake": 0, "weights_offloaded": 0, "discard_all": 1}, "discard_all"),
     ],

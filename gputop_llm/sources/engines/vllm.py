@@ -141,10 +141,11 @@ def _http(rows: Rows) -> dict[str, float]:
 
 
 def _sleeping(rows: Rows) -> str | None:
-    for labels, value in rows.get(names.SLEEP, ()):
-        if value == 1 and labels.get("sleep_state") != "awake":
-            return labels.get("sleep_state")
-    return None
+    """The state that the page names; of ranks that differ, that of one which sleeps."""
+    states = [
+        state for labels, value in rows.get(names.SLEEP, ()) if value == 1 and (state := labels.get("sleep_state"))
+    ]
+    return next((state for state in states if state != "awake"), states[0] if states else None)
 
 
 def _notes(series: Sequence[EngineSeries], version: str | None, lora: LoraState | None) -> tuple[str, ...]:

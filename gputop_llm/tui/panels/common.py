@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -93,11 +93,25 @@ def elsewhere(frame: Frame) -> str | None:
     return f"of this machine: {NO_PROCESS_DATA}" if target and target.remote else None
 
 
+def stale_text(part: Part[T]) -> str | None:
+    """Why what is shown is not of now, and how old it is; None when the newest poll succeeded."""
+    if part.error is None:
+        return None
+    age = f"values {uptime(part.age_s)} old: " if part.age_s is not None else ""
+    return f"▲ {age}{printable(part.error)}"
+
+
+def stepped_back(lines: Sequence[Line], part: Part[T]) -> list[Line]:
+    """A panel's lines, all but its title dimmed where they are not of now: the title says so."""
+    if part.error is None:
+        return list(lines)
+    return [*lines[:1], *([(text, "dim") for text, _ in line] for line in lines[1:])]
+
+
 def part_state(part: Part[T], period_s: float) -> Line:
     """How fresh a source is: silent when all is well, else the reason and the age of what is shown."""
-    if part.error is not None:
-        age = f"values {uptime(part.age_s)} old: " if part.age_s is not None else ""
-        return [("▲ ", "warn"), (f"{age}{printable(part.error)}", "warn")]
+    if (stale := stale_text(part)) is not None:
+        return [(stale, "warn")]
     if part.period_s is not None and part.period_s > period_s * 1.01:
         return [(f"slow: asked every {seconds(part.period_s)}", "dim")]
     return []

@@ -66,8 +66,8 @@ def _title(frame: Frame, engine: EngineFrame, live: EngineLive, width: int) -> L
     if live.restarted:
         title.append(("  restarted a moment ago", "warn"))
     reading = engine.scrape.value
-    if reading is not None and reading.sleeping not in (None, "awake"):
-        title.append((f"  ▲ asleep: {printable(spaced(reading.sleeping or ''))}", "warn"))
+    if reading is not None and reading.asleep is not None:
+        title.append((f"  ▲ asleep: {printable(spaced(reading.asleep))}", "warn"))
     scrape = engine.scrape
     remark = f"scrape {seconds(scrape.took_s)}"
     if scrape.period_s is not None and scrape.period_s > frame.period_s * 1.01:
@@ -282,9 +282,11 @@ def _histories(trails: Trails, prefix: str, live: EngineLive, width: int, height
             values = trails.pairs(prefix + name, cells, slots)
         ceiling = top if top is not None else nice_top(values)
         drawn = [spark(values, ceiling)] if rows == 1 else chart(values, rows, ceiling)
+        # Beside no value at all the end of a scale would read like one.
+        high, low = (DASH, "") if top is None and not any(v is not None for v in values) else (words(ceiling), "0")
         for row, text in enumerate(drawn):
             left = title if row == 0 else ""
-            mark_text = words(ceiling) if row == 0 else "0" if row == rows - 1 else ""
+            mark_text = high if row == 0 else low if row == rows - 1 else ""
             lines.append([(pad(left, label), ""), (pad(mark_text, scale - 1, right=True) + " ", "dim"), (text, "work")])
     return lines
 

@@ -118,12 +118,10 @@ def _identity(frame: Frame, engine: EngineFrame, width: int) -> list[Line]:
     lines += _pair("address", printable(", ".join((engine.url, *more))), width)
     if scrape.error is not None:
         lines += _pair("error", f"▲ {printable(scrape.error)}", width, "warn")
-    age, took = seconds(scrape.age_s), seconds(scrape.took_s)
-    lines += _pair(
-        "last good answer",
-        f"{age} ago, took {took}, asked every {DASH if scrape.period_s is None else period_text(scrape.period_s)}",
-        width,
-    )
+    age = "none yet" if scrape.age_s is None else f"{seconds(scrape.age_s)} ago"
+    took = f"{'took' if scrape.error is None else 'last try took'} {seconds(scrape.took_s)}"
+    every = DASH if scrape.period_s is None else period_text(scrape.period_s)
+    lines += _pair("last good answer", f"{age}, {took}, asked every {every}", width)
     if reading is None:
         return lines
     for why in reading.unread.values():

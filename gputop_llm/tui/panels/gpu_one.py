@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
-from gputop_llm.tui.draw import Block, Line, bar, joined, pad, rule
+from gputop_llm.tui.draw import Block, Line, bar, joined, pad, rule, warned_rule
 from gputop_llm.tui.panels.common import labelled, part_state, reason_for
 from gputop_llm.tui.panels.gpu_words import (
     MEMORY,
@@ -85,7 +85,7 @@ def _title(frame: Frame, gpu: Gpu, trails: Trails, shape: _Shape, width: int) ->
         title.append((f"  {part}", "strong"))
     state = part_state(frame.gpus, frame.period_s)
     if state:
-        return rule(title, width, state)
+        return warned_rule(title, width, state)
     span = uptime(trails.span_s(shape.history * (2 if shape.rows > 1 else 1), shape.slots))
     return rule(title, width, [(f"last {span}, 0–100 %", "dim")])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gputop_llm.model import Frame, Gpu
 from gputop_llm.printable import printable
 from gputop_llm.tui.charts import chart, spark
-from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, rule
+from gputop_llm.tui.draw import Block, Line, bar, fit, joined, pad, warned_rule
 from gputop_llm.tui.panels.common import labelled, part_state
 from gputop_llm.tui.panels.gpu_words import (
     METERS,
@@ -21,7 +21,7 @@ from gputop_llm.tui.panels.gpu_words import (
     watched_slice,
 )
 from gputop_llm.tui.trails import Trails
-from gputop_llm.units import DASH
+from gputop_llm.units import DASH, seconds
 
 INDEX = 3
 VALUE = 4
@@ -79,15 +79,17 @@ def many_gpus(frame: Frame, gpus: tuple[Gpu, ...], trails: Trails, width: int, h
 
 def _heading(frame: Frame, gpus: tuple[Gpu, ...], shape: _Shape) -> Line:
     state = part_state(frame.gpus, frame.period_s)
-    if state:
-        return rule([(f"{len(gpus)} GPUs", "title")], shape.width, state)
+    if frame.gpus.error is not None:
+        return warned_rule([(f"{len(gpus)} GPUs", "title")], shape.width, state)
     titles = [(INDEX + 1 + at * shape.column, meter.label) for at, meter in enumerate(METERS)]
     at = shape.meters
     for label, width in FIGURES:
         titles.append((at + width - len(label), label))
         at += width
     names = {printable(g.name or "") for g in gpus}
-    titles.append((at + 2, f"{len(gpus)} × {names.pop()}" if len(names) == 1 else f"{len(gpus)} GPUs"))
+    what = f"{len(gpus)} × {names.pop()}" if len(names) == 1 else f"{len(gpus)} GPUs"
+    # Where NVML is slow and is asked less often, that has room at 80 columns too.
+    titles.append((at + 2, f"every {seconds(frame.gpus.period_s)}" if state else what))
     return ruled(titles, shape.width)
 
 

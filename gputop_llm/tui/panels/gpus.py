@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop_llm.model import Frame
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, fit, rule, wrapped
-from gputop_llm.tui.panels.common import elsewhere
+from gputop_llm.tui.panels.common import elsewhere, stepped_back
 from gputop_llm.tui.panels.gpu_one import one_gpu
 from gputop_llm.tui.panels.gpu_rows import many_gpus
 from gputop_llm.tui.trails import Trails
@@ -22,6 +22,7 @@ def gpu_panel(frame: Frame, trails: Trails, width: int, height: int) -> Block:
         block = one_gpu(frame, node.gpus[0], trails, width, rows)
     else:
         block = many_gpus(frame, node.gpus, trails, width, rows)
+    block = Block(stepped_back(block.lines, frame.gpus), block.keys)
     if words is None:
         return block
     told = fit([(f"▲ GPUs {words}", "warn")], width)

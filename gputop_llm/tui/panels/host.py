@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gputop_llm.model import CgroupCpu, Frame, Host, ProcessLoad
 from gputop_llm.printable import printable
-from gputop_llm.tui.draw import Block, Line, Run, bar, joined, pad, rule, width_of, wrapped
-from gputop_llm.tui.panels.common import elsewhere, labelled, part_state
+from gputop_llm.tui.draw import Block, Line, Run, bar, joined, pad, warned_rule, width_of, wrapped
+from gputop_llm.tui.panels.common import elsewhere, labelled, part_state, stepped_back
 from gputop_llm.tui.panels.gpu_words import amount_text
 from gputop_llm.units import DASH, number, pct, rate, size
 
@@ -23,7 +23,7 @@ def host_panel(frame: Frame, width: int, height: int) -> Block:
         title.append((f" {host.cores} cores", "dim"))
     if (words := elsewhere(frame)) is not None:
         title.append((f" {words}", "dim"))
-    lines: list[Line] = [rule(title, width, part_state(frame.host, frame.period_s))]
+    lines: list[Line] = [warned_rule(title, width, part_state(frame.host, frame.period_s))]
     if host is None:
         text = f"▲ {printable(frame.host.error)}" if frame.host.error else "reading the host …"
         return Block([*lines, *wrapped(text, width, "warn" if frame.host.error else "dim")][:height])
@@ -34,7 +34,7 @@ def host_panel(frame: Frame, width: int, height: int) -> Block:
     ranks = _ranks(frame)
     shown = watched[: max(0, height - len(lines))]
     lines += [_process_line(p, ranks.get(p.pid), width) for p in shown]
-    return Block(lines[:height])
+    return Block(stepped_back(lines[:height], frame.host))
 
 
 def _ranks(frame: Frame) -> dict[int, str]:

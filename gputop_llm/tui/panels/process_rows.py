@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gputop_llm.model import NO_PROCESS_DATA, Frame, ProcessLoad, Target, TargetProcess
 from gputop_llm.printable import printable
 from gputop_llm.tui.draw import Block, Line, cells, fit, joined, pad, rule, wrapped
-from gputop_llm.tui.panels.common import gpus_text, labelled, ranges, target_name
+from gputop_llm.tui.panels.common import gpus_text, labelled, ranges, stale_text, target_name
 from gputop_llm.units import DASH, pct, size, uptime
 
 # Heading, width, aligned right. Width 0: as wide as its words, which seldom change. "inside" (the PID that a process
@@ -82,6 +82,10 @@ def process_table(frame: Frame, width: int) -> ProcessTable:
     shown = [load for t in targets for p in t.processes if (load := loads.get(p.pid or -1)) is not None]
     notes += _memory_unknown(frame)
     notes += [f"I/O wait unknown: {load.missing['io_wait_pct']}" for load in shown if "io_wait_pct" in load.missing]
+    if frame.gpus.value is not None and (stale := stale_text(frame.gpus)):
+        notes.insert(0, stale)
+    if frame.host.value is not None and (stale := stale_text(frame.host)):
+        notes.insert(0, stale)
     if frame.targets.error is not None:
         notes.insert(0, f"▲ {frame.targets.error}")
     remarks: list[Line] = []

@@ -9,8 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from gputop_llm.model import Frame, Gpu
-from gputop_llm.tui.draw import Block, Line, rule
-from gputop_llm.tui.panels.common import elsewhere
+from gputop_llm.tui.draw import Block, Line, rule, wrapped
+from gputop_llm.tui.panels.common import elsewhere, stale_text
 from gputop_llm.tui.panels.gpu_details import gpu_details
 from gputop_llm.tui.panels.gpus import gpu_panel
 from gputop_llm.tui.screens.base import View
@@ -58,7 +58,8 @@ class GpusScreen(PageScreen):
         title: Line = [(f"GPU {gpu.index}", "title"), (f" of {len(gpus)}" if len(gpus) > 1 else "", "dim")]
         if (words := elsewhere(frame)) is not None:
             title.append((f" {words}", "warn"))
-        return [rule(title, width, hint), *gpu_details(frame, gpu, width)]
+        stale = wrapped(stale_text(frame.gpus) or "", width, "warn")
+        return [rule(title, width, hint), *stale, *gpu_details(frame, gpu, width)]
 
     def _chosen(self, gpus: tuple[Gpu, ...]) -> Gpu:
         return next((g for g in gpus if g.index == self.monitor.selected_gpu), gpus[0])
