@@ -75,7 +75,7 @@ class Webhook:
         except (OSError, ValueError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
             if self._over.is_set():
                 return
-            raise GputopError(self._failed(), self._too_late() if late.is_set() else _reason(error)) from None
+            raise GputopError(self._failed(), self._too_late() if late.is_set() else self._reason(error)) from None
         finally:
             watchdog.cancel()
         if late.is_set():
@@ -127,6 +127,23 @@ class Webhook:
     def _too_late(self) -> str:
         return f"no answer within {self._deadline_s:g} s"
 
+    def _reason(self, error: Exception) -> str:
+        """Why, without the words of libraries, which repeat the address."""
+        inner = error
+        while isinstance(inner.__cause__, Exception):
+            inner = inner.__cause__
+        if isinstance(inner, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted ({inner.verify_message})"
+        if isinstance(inner, ssl.SSLError):
+            return f"TLS failed ({inner.reason})"
+        if isinstance(inner, socket.gaierror):
+            return "its host name can't be resolved"
+        if isinstance(inner, TimeoutError):
+            return self._too_late()
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror.lower()
+        return f"it gave no proper answer ({type(inner).__name__})"
+
 
 def _address(url: str, origin: str) -> SplitResult:
     try:
@@ -149,21 +166,3 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
         except (OSError, ssl.SSLError):
             raise UsageError(f"cannot use the CA file {ca_file}", "it holds no certificate") from None
     return context
-
-
-def _reason(error: Exception) -> str:
-    """Why, without the words of libraries, which repeat the address."""
-    inner = error
-    while isinstance(inner.__cause__, Exception):
-        inner = inner.__cause__
-    if isinstance(inner, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({inner.verify_message})"
-    if isinstance(inner, ssl.SSLError):
-        return f"TLS failed ({inner.reason})"
-    if isinstance(inner, socket.gaierror):
-        return "its host name can't be resolved"
-    if isinstance(inner, TimeoutError):
-        return "it does not answer"
-    if isinstance(inner, OSError) and inner.strerror:
-        return inner.strerror.lower()
-    return f"it gave no proper answer ({type(inner).__name__})"

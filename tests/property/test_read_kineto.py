@@ -25,7 +25,7 @@ from tests.support.synth import Schedule, Simulation
 from tests.support.synth_kineto import BASE_NS, to_kineto
 from tests.support.synth_random import schedules
 
-any_schedule = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+any_schedule = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 NOWHERE = -(10**18)
 #: It frames work that is there already: were it taken for work, the device would always be busy.
 FRAME = (

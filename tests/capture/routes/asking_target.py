@@ -47,7 +47,7 @@ def write(told):
         return
     path = told["ACTIVITIES_LOG_FILE"].replace(".json", f"_{os.getpid()}.json")
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5, "args": {}}
-    text = json.dumps({"schemaVersion": 1, "traceEvents": [event] * 300})
+    text = json.dumps({"schemaVersion": 1, "traceName": path, "traceEvents": [event] * 300})
     with open(path + ".tmp", "w") as file:
         file.write(text if BEHAVIOUR != "short" else text[: len(text) // 2])
     os.rename(path + ".tmp", path)
