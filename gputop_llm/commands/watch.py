@@ -34,8 +34,12 @@ def run(arguments: Namespace) -> int:
         lines = 0
         # The first lines would be full of nulls: rates need two samples.
         settled = False
-        while (frame := newest.get()) is not None:
+        while True:
+            # Asked before the frame is taken, which may be older than what was found out last.
             settled = settled or session.settled() or time.monotonic() > give_up
+            frame = newest.get()
+            if frame is None:
+                return ExitCode.OK
             if not settled:
                 continue
             output.write_line(frame_line(frame), lambda: newest.stopped)
@@ -44,4 +48,3 @@ def run(arguments: Namespace) -> int:
                 outcome = judge(frame, config, arguments.demo is None and driver_here())
                 output.complain(outcome.sentences)
                 return outcome.code
-    return ExitCode.OK

@@ -47,6 +47,7 @@ def merged(pages: Mapping[str, EngineReading], by_port: bool = False) -> Merged:
             version=next((page.version for page in readings if page.version is not None), None),
             lora=_lora(own),
             sleeping=next((page.asleep for page in readings if page.asleep is not None), first.sleeping),
+            not_narrowed=next((page.not_narrowed for page in readings if page.not_narrowed is not None), None),
             notes=tuple(dict.fromkeys(note for page in readings for note in page.notes)),
             missing={name: why for name, why in first.missing.items() if all(name in p.missing for p in readings)},
             skipped_lines=sum(page.skipped_lines for page in readings),

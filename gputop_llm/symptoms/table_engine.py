@@ -125,7 +125,7 @@ ENGINE: tuple[Threshold, ...] = (
         10.0,
         2.0,
         RULE_OF_THUMB,
-        "hundreds of steps of a running engine",
+        "hundreds of steps; later by what an engine's gauges lag (SGLang: 30 s), unless a GPU spins",
     ),
     Threshold(
         "stalled.working_s",

@@ -127,6 +127,18 @@ async def test_more_ranks_than_columns_continue_below(running):
             assert str(100 + n) in text
 
 
+async def test_servers_whose_address_is_wider_than_a_column_have_numbers_and_a_legend(running):
+    base = frames.eight_gpus()
+    ranks = tuple(replace(frames.live(f"127.0.0.1:{port}"), running=float(port)) for port in (8001, 8002))
+    window = replace(base.engines[0].window, ranks=ranks)
+    async with running(replace(base, engines=(replace(base.engines[0], window=window),))) as it:
+        await it.press("3")
+        lines = [line.split() for line in it.app.screen.text().splitlines()]
+        assert ["server", "1", "127.0.0.1:8001"] in lines
+        assert ["server", "2", "127.0.0.1:8002"] in lines
+        assert ["all", "server", "1", "server", "2"] in lines
+
+
 async def test_a_page_without_engine_metrics_says_what_it_is(running):
     base = frames.one_gpu_loaded()
     problem = "the page holds Python process metrics only: this is not the engine's port"

@@ -78,6 +78,8 @@ def test_an_engine_whose_start_is_unknown_can_not_be_judged():
 def test_until_its_first_token_an_engine_is_starting_for_ten_minutes_at_most():
     never = {"generation_tokens": 0.0, "finished:stop": 0.0, "finished:length": 0.0}
     assert raised_at("warming-up", life.RULES, busy(5, counters=never, **young(400.0))) == 0
+    given_up = {**never, "finished:abort": 3.0, "finished:error": 1.0}
+    assert raised_at("warming-up", life.RULES, busy(5, counters=given_up, **young(400.0))) == 0, "no answer either"
     found = symptom("warming-up", life.RULES, busy(5, counters=never, **young(400.0)))
     assert "no first token yet" in found.headline
     assert {e.name: e.text for e in found.evidence}["first token seen"] == "no"

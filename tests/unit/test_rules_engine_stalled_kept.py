@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -27,9 +28,9 @@ IDLE = {"util_pct": falls(97.0, 0.0), "power_w": falls(545.0, 118.0), "gpm.tenso
 NO_CPU = {"cpu_pct": falls(50.0, 0.4), "main_thread_pct": falls(48.0, 0.3)}
 
 
-def another_on_its_gpu(frame, s):
+def another_on_its_gpu(frame, s, kind="compute", sm_util_pct=90.0):
     gpu = frame.gpus.value.gpus[0]
-    gpu = replace(gpu, processes=(*gpu.processes, GpuProcess(4471, "compute", 1 << 30, 90.0, None)))
+    gpu = replace(gpu, processes=(*gpu.processes, GpuProcess(4471, kind, 1 << 30, sm_util_pct, None)))
     return replace(frame, gpus=replace(frame.gpus, value=replace(frame.gpus.value, gpus=(gpu,))))
 
 
@@ -53,9 +54,24 @@ def test_a_gauge_that_vllm_forgot_to_reset_is_one_of_the_causes_before_032():
     assert cause(symptom("stalled", RULES, newer), "gauge").speaks_against == ("vLLM 0.32.1",)
 
 
+def test_gauges_that_lag_are_waited_for_and_the_evidence_names_that_limit():
+    frames = busy(90, counters=still(), gpu=IDLE, load={sf.CORE: NO_CPU}, reading={"gauges_lag_s": 30.0})
+    assert raised_at("stalled", RULES, frames) == FROM + 40
+    silence = symptom("stalled", RULES, frames).evidence[0]
+    assert (silence.name, silence.threshold) == ("no token for", 40.0)
+
+
+@pytest.mark.parametrize(("kind", "sm_util_pct"), [("compute", 0.0), ("compute", None), ("graphics", 90.0)])
+def test_a_gpu_that_spins_is_no_idle_engine_because_somebody_else_is_there_too(kind, sm_util_pct):
+    there = partial(another_on_its_gpu, kind=kind, sm_util_pct=sm_util_pct)
+    found = symptom("stalled", RULES, busy(90, counters=still(), load={sf.CORE: NO_CPU}, edit=there))
+    assert found.severity is Severity.CRITICAL
+    assert "kept its gauge" not in found.headline
+
+
 def test_requests_that_wait_for_a_minute_while_none_runs_are_held_up():
     held = {"live": {"running": 0.0, "waiting": 6.0, "kv_usage_pct": 0.0}, "counters": still(), "gpu": IDLE}
-    page = {"version": "0.33.0"}
+    page = {"version": "0.33.0", "sleeping": "awake"}
     frames = busy(90, **held, reading=page, load={sf.CORE: NO_CPU})
     assert raised_at("stalled", RULES, frames) == FROM + 60
     found = symptom("stalled", RULES, frames)
@@ -64,6 +80,8 @@ def test_requests_that_wait_for_a_minute_while_none_runs_are_held_up():
         "no token for 1 m 19 s with 6 waiting and none running: GPU 0 idle at 0 %, its processes wait"
     )
     assert raised_at("stalled", RULES, busy(90, **held, reading={**page, "sleeping": "weights_offloaded"})) is None
+    older = symptom("stalled", RULES, busy(90, **held, reading={"version": "0.24.0"}, load={sf.CORE: NO_CPU}))
+    assert "kept its gauge" not in older.headline, "it says that none runs"
     for moves in ({"running": lambda s: float(s == 60)}, {"waiting": lambda s: 6.0 * (s != 60)}):
         frames = busy(90, **{**held, "live": {**held["live"], **moves}}, reading=page)
         assert raised_at("stalled", RULES, frames) is None

@@ -188,6 +188,8 @@ def _starved_symptom(view: NodeView, gpu: GpuView, engine: EngineView, limits: L
     if busy_thread and hot:
         headline += f"; a thread at {hot.cpu_pct:.0f} % CPU"
     source = f"{engine.kind} /metrics"
+    # Of one of several ranks it is the newest scrape's.
+    window_s = 10.0 if len(engine.ranks) <= 1 else None
     return Symptom(
         id=rule,
         subject=gpu.subject,
@@ -195,8 +197,10 @@ def _starved_symptom(view: NodeView, gpu: GpuView, engine: EngineView, limits: L
         headline=headline,
         evidence=(
             gpu_number(gpu, "util_pct", "utilisation", "%", "NVML", **limit(limits, f"{rule}.util_pct")),
-            Evidence("running", running, "", source, 10.0),
-            Evidence("waiting", waiting, "", source, 10.0, missing=None if waiting is not None else "not on the page"),
+            *(
+                Evidence(name, value, "", source, window_s, missing="not on the page" if value is None else None)
+                for name, value in (("running", running), ("waiting", waiting))
+            ),
             Evidence(
                 f"busiest thread ({hot.label})" if hot else "busiest thread",
                 hot.cpu_pct if hot else None,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gputop_llm.model import EngineLive, EngineReading
+from gputop_llm.model.engine import FAILED_REASONS
 from gputop_llm.model.symptom import Advice, Cause, Evidence, Severity, Symptom
 from gputop_llm.symptoms.argv import flag_number
 from gputop_llm.symptoms.checks import Check, State, all_of, at_every_reading, is_true, judged, under
@@ -81,7 +82,12 @@ def _has_yet_to_answer(engine: EngineView, first: bool | None) -> bool:
     if reading is None:
         return True
     # A model that only embeds or ranks answers without a token.
-    answered = any(n > 0 for one in reading.series for name, n in one.counters.items() if name.startswith("finished:"))
+    answered = any(
+        count > 0
+        for one in reading.series
+        for name, count in one.counters.items()
+        if name.startswith("finished:") and name.removeprefix("finished:") not in FAILED_REASONS
+    )
     return first is False and not answered and live is not None and bool(live.running)
 
 

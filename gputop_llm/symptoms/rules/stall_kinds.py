@@ -98,12 +98,13 @@ def _sort(gpus: Sequence[GpuView], limits: Limits) -> _Gpus:
     )
 
 
-def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limits, answered: bool) -> Kind:
+def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limits, answered: bool, runs: bool) -> Kind:
     """What kind it is, with what speaks for and against each other kind.
 
     Args:
         rank: the only data-parallel rank that stands still; None for the whole engine.
         answered: the metrics page still answers.
+        runs: something runs by the engine's gauge.
     """
     its = tuple(g for g in engine.gpus if rank is None or data_parallel_rank(engine, g) in (rank, None))
     gpus = _sort(its, limits)
@@ -114,12 +115,13 @@ def diagnose(view: NodeView, engine: EngineView, rank: str | None, limits: Limit
     looping = hot is not None and hot.cpu_pct >= limits.value(f"{RULE}.busy_cpu_pct")
     working = signs_of_work(engine, limits) if rank is None else _compute(its, limits)
     # Where others compute too, the GPU says nothing of this engine.
-    alone = tuple(g for g in gpus.known if _is_alone(engine, g))
+    alone = tuple(g for g in gpus.known if _is_alone(engine, g, limits))
     quiet = all(g in gpus.idle for g in alone) and not (working and alone)
     quiet = quiet and bool(gpus.known) and _idle(_cores(engine, rank), limits)
     # A rank that hangs would keep all others from their next step.
     others_go_on = rank is not None and exchanges_tokens(engine) and unmoved_s(engine)[0] < _NOW_S
-    kept = _keeps_gauges(engine) if (quiet or others_go_on) and not (dead or stopped or hung) else None
+    doubtful = runs and (quiet or others_go_on) and not (dead or stopped or hung)
+    kept = _keeps_gauges(engine) if doubtful else None
     clause = _clause(engine, gpus, dead, stopped, hung, idle_host, looping, hot)
     if kept is not None:
         if not (gpus.all_idle and idle_host):
@@ -309,9 +311,15 @@ def _cores(engine: EngineView, rank: str | None) -> tuple[LoadView, ...]:
     return tuple(p for p in found if p.now.role == "engine-core") or found
 
 
-def _is_alone(engine: EngineView, gpu: GpuView) -> bool:
-    own = {p.nvml_pid or p.pid for p in (engine.target.processes if engine.target else ())}
-    return own >= {p.pid for p in gpu.now.processes or ()}
+def _is_alone(engine: EngineView, gpu: GpuView, limits: Limits) -> bool:
+    """Whether nobody else is seen to compute there; one who is only there makes no GPU read busy."""
+    processes = engine.target.processes if engine.target else ()
+    if any(p.gpus and p.gpus_from != "nvml" for p in processes):
+        # Those that NVML lists may be the engine's own, by PIDs that can't be seen here.
+        return True
+    own, idle = {p.nvml_pid or p.pid for p in processes}, limits.value(f"{RULE}.idle_util_pct")
+    others = [p for p in gpu.now.processes or () if p.pid not in own and p.kind != "graphics"]
+    return not any((p.sm_util_pct or 0.0) > idle for p in others)
 
 
 def _keeps_gauges(engine: EngineView) -> str | None:

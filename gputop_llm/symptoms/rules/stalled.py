@@ -127,7 +127,7 @@ def _none_let_in(engine: EngineView) -> Standstill:
     """A standstill with requests that wait while none runs; 0 s when one runs, none waits, or the engine sleeps."""
     reading, still_s = engine.frame.scrape.value, 0.0
     unmoved, before = unmoved_s(engine)
-    if reading is not None and not reading.sleeping:
+    if reading is not None and reading.asleep is None:
         newest: float | None = None
         for at, frame in engine.scrapes():
             live = frame.window.total if frame.window else None
@@ -196,15 +196,18 @@ def _waiting(series: Iterable[EngineSeries]) -> float | None:
 
 def _limit_s(view: NodeView, engine: EngineView, busy: list[Standstill], limits: Limits) -> float:
     """How long is too long: longer while there are signs of work without tokens, or while it may just be idle."""
-    quick = limits.value(f"{RULE}.no_progress_s")
-    reading = engine.frame.scrape.value
-    if reading is not None and reading.gauges_lag_s and not _broken(view, engine):
-        # A GPU that spins isn't idle.
-        quick += 0.0 if stall_kinds.spins(engine, limits) else reading.gauges_lag_s
+    quick = limits.value(f"{RULE}.no_progress_s") + _lag_s(view, engine, limits)
     too_long = any(still.still_s >= quick for still in busy)
     if too_long and stall_kinds.signs_of_work(engine, limits) and not _broken(view, engine):
         return max(quick, limits.value(f"{RULE}.working_s"))
     return quick
+
+
+def _lag_s(view: NodeView, engine: EngineView, limits: Limits) -> float:
+    """How long its gauges may tell of what is over; a GPU that spins isn't idle."""
+    reading = engine.frame.scrape.value
+    lag_s = reading.gauges_lag_s if reading is not None else 0.0
+    return lag_s if lag_s and not _broken(view, engine) and not stall_kinds.spins(engine, limits) else 0.0
 
 
 def _state(still: Standstill, limit_s: float, limits: Limits) -> State:
@@ -249,7 +252,8 @@ def _symptom(
     limits: Limits,
     answered: bool = True,
 ) -> Symptom:
-    found = stall_kinds.diagnose(view, engine, still.rank if subject is not engine.subject else None, limits, answered)
+    rank = still.rank if subject is not engine.subject else None
+    found = stall_kinds.diagnose(view, engine, rank, limits, answered, runs=still.running > 0)
     what = "no token" if answered else "no answer"
     source = f"{engine.kind} /metrics"
     working = stall_kinds.signs_of_work(engine, limits)
@@ -264,6 +268,9 @@ def _symptom(
         threshold = f"{RULE}.working_s"
     elif still.running <= 0:
         headline = f"{what} for {still.duration}: {found.clause}, so that no request can be served"
+    compared = limit(limits, threshold)
+    if answered and threshold == f"{RULE}.no_progress_s":
+        compared["threshold"] += _lag_s(view, engine, limits)
     return Symptom(
         id=RULE,
         subject=subject,
@@ -277,7 +284,7 @@ def _symptom(
                 "s",
                 f"{source}: {names}" if answered else engine.frame.url,
                 text=still.duration if still.longer else None,
-                **limit(limits, threshold),
+                **compared,
             ),
             Evidence(
                 "running",

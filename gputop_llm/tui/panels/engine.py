@@ -206,6 +206,7 @@ def _ranks(engine: EngineFrame, width: int) -> list[Line]:
     if window is None or not (window.several_ranks or unread):
         return []
     lines: list[Line] = []
+    widest = max((width_of([(rank_name(rank.rank), "")]) for rank in window.ranks), default=0)
     for rank in window.ranks:
         cells = (
             ("running", number(rank.running), 5),
@@ -215,7 +216,7 @@ def _ranks(engine: EngineFrame, width: int) -> list[Line]:
             ("out", f"{number(rank.generation_tokens_per_s)} tok/s", 11),
             ("steps", f"{number(rank.steps_per_s)}/s", 7),
         )
-        parts = [[(rank_name(rank.rank), "strong")]]
+        parts = [[(pad(rank_name(rank.rank), widest), "strong")]]
         parts += [[(f"{label} ", "dim"), (pad(text, size, right=True), "")] for label, text, size in cells]
         lines.append(joined(parts, width, "  "))
     return lines

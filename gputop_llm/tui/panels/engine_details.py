@@ -75,28 +75,40 @@ def _columns(engine: EngineFrame) -> list[tuple[str, EngineLive]]:
     if window is None:
         return []
     columns = [("all", window.total)]
-    reading = engine.scrape.value
-    if window.several_ranks or (reading is not None and reading.unread):
-        columns += [(rank_name(r.rank), r) for r in window.ranks]
+    if _ranks_apart(engine):
+        columns += [(_heading("server", at, rank_name(r.rank)), r) for at, r in enumerate(window.ranks, 1)]
     if len(window.models) > 1:
-        columns += [(_model_heading(at, m), m) for at, m in enumerate(window.models, 1)]
+        columns += [(_heading("model", at, _model_name(m)), m) for at, m in enumerate(window.models, 1)]
     return columns
 
 
-def _model_heading(number_: int, live: EngineLive) -> str:
-    """The model's name where a column can hold it, else its number in the legend."""
-    name = printable(live.model or "?")
-    return name if cells(name) < COLUMN else f"model {number_}"
+def _ranks_apart(engine: EngineFrame) -> bool:
+    """Whether there are ranks to tell apart, or servers of which one gave nothing."""
+    reading = engine.scrape.value
+    several = engine.window is not None and engine.window.several_ranks
+    return several or (reading is not None and bool(reading.unread))
+
+
+def _model_name(live: EngineLive) -> str:
+    return printable(live.model or "?")
+
+
+def _heading(what: str, number_: int, name: str) -> str:
+    """The name where a column can hold it, else its number in the legend."""
+    return name if cells(name) < COLUMN else f"{what} {number_}"
 
 
 def _legend(engine: EngineFrame, width: int) -> list[Line]:
-    """Which model is meant by "model 2"."""
-    models = engine.window.models if engine.window else ()
+    """Which server or model is meant by "model 2"."""
+    window = engine.window
+    named = [("server", [rank_name(one.rank) for one in window.ranks])] if window and _ranks_apart(engine) else []
+    if window and len(window.models) > 1:
+        named.append(("model", [_model_name(one) for one in window.models]))
     lines: list[Line] = []
-    for at, model in enumerate(models, 1):
-        heading, name = _model_heading(at, model), printable(model.model or "?")
-        if len(models) > 1 and heading != name:
-            lines += _pair(f"  {heading}", name, width)
+    for what, names in named:
+        for at, name in enumerate(names, 1):
+            if (heading := _heading(what, at, name)) != name:
+                lines += _pair(f"  {heading}", name, width)
     return lines
 
 

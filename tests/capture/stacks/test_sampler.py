@@ -23,10 +23,10 @@ def spend(ms):
         pass
 
 def left():
-    spend(60)
+    spend(200)
 
 def right():
-    spend(120)
+    spend(400)
 
 out = open(sys.argv[1], "w")
 print("ready", flush=True)
@@ -59,10 +59,10 @@ def test_samples_are_where_the_process_was_at_their_time(python, tmp_path):
         at = samples["zero_realtime_ns"] + 1000 * samples["moments_us"][moment]
         for where in {calls[call][0] for call in stacks[stack]} & set(began):
             apart_ns.append(min(abs(at - one) for one in began[where]))
-    assert len(apart_ns) >= 10
-    # By chance half of them would be more than 45 ms apart.
-    assert samples["zero_error_ns"] < 25_000_000
-    assert statistics.median(apart_ns) < samples["zero_error_ns"] + 15_000_000
+    assert len(apart_ns) >= 6
+    # By chance half of them would be more than 150 ms apart.
+    assert samples["zero_error_ns"] < 50_000_000
+    assert statistics.median(apart_ns) < samples["zero_error_ns"] + 40_000_000
 
 
 def test_a_process_that_is_no_python_is_said():
