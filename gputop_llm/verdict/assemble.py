@@ -112,8 +112,8 @@ def _healthy(context: Context, done: Analysed) -> str:
     hot = max(done.hot, key=lambda one: one.busy_ns)
     families = hot.families
     first = [
-        # "other" would say nothing: its longest kernel does.
-        next(printable(k.name, 60) for k in hot.kernels if k.family is f.family)
+        # "other" would say nothing: its longest kernel does, where it is among the longest of all.
+        next((printable(k.name, 60) for k in hot.kernels if k.family is f.family), "kernels of no known family")
         if f.family is Family.OTHER
         else f.family.value
         for f in families

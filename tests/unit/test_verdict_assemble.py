@@ -64,6 +64,19 @@ def test_a_gpu_that_is_bound_by_a_kernel_of_no_known_family_is_bound_by_that_ker
     assert verdict_on(gpu_bound(kernel="add_one")).headline == "healthy, GPU-bound in add_one: 100 % busy"
 
 
+def test_a_gpu_that_is_bound_by_many_short_kernels_of_no_known_family_is_judged():
+    simulation = Simulation()
+    host = simulation.host()
+    for i in range(60):
+        host.launch(7, 900_000, f"gemm_{i}")
+    for i in range(130):
+        host.launch(7, 450_000, f"add_one_{i}")
+    host.sync(7)
+
+    headline = verdict_on(simulation.schedule()).headline
+    assert headline == "healthy, GPU-bound in kernels of no known family and GEMM: 100 % busy"
+
+
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_late_host_is_a_finding_of_the_idle_time_it_causes(sync):
     verdict = verdict_on(late_host(sync=sync))
