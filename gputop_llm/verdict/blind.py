@@ -13,6 +13,7 @@ from gputop_llm.verdict.facts import span
 #: Less than this, or a smaller share, does not make a record useless.
 _FEW = 3
 _FEW_SHARE = 0.05
+CLOCKS_DISAGREE = "clocks-disagree"
 #: Recorders convert one clock into the other: what begins less than this before its launch is no contradiction.
 _CLOCKS_NS = 100_000
 
@@ -55,7 +56,7 @@ def blind(timeline: Timeline, uses: U8, first_op: I32, unseen_replays: int) -> B
     impossible = early[early > _CLOCKS_NS]
     if len(impossible) >= max(_FEW, _FEW_SHARE * len(early)):
         return Blind(
-            "clocks-disagree",
+            CLOCKS_DISAGREE,
             f"{len(impossible):,} of {len(early):,} device rows begin before the call that launched them "
             f"(by {span(float(np.median(impossible)))}, median)",
             "what the host did in idle time is not known",

@@ -137,6 +137,39 @@ def test_replays_that_are_not_in_the_record_make_it_useless():
     assert [f.id for f in verdict.findings] == ["replays-not-recorded"]
 
 
+def _earlier(schedule, ns):
+    """The same work by a device clock that is off."""
+    return replace(schedule, ops=tuple(replace(op, start=op.start - ns, end=op.end - ns) for op in schedule.ops))
+
+
+def _in_step(wait_ns, devices=1):
+    """Each kernel of 1 ms is launched when the one before has ended, on the last device after a wait."""
+    simulation = Simulation(start=10 * MS)
+    for device in range(devices):
+        host = simulation.host(device=device)
+        for _ in range(60):
+            host.launch(7, 1 * MS, "ampere_bf16_gemm_128x64")
+            host.sync(7)
+            host.run(wait_ns if device == devices - 1 else 0)
+    return simulation.schedule()
+
+
+def test_clocks_that_disagree_do_not_hide_that_a_gpu_was_busy_throughout():
+    verdict = verdict_on(_earlier(_in_step(wait_ns=0), 150_000))
+
+    assert "clocks-disagree" in [finding.id for finding in verdict.findings]
+    assert (verdict.judged, verdict.healthy) == (True, True)
+    assert verdict.headline.startswith("healthy, GPU-bound in GEMM")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_clocks_that_disagree_forbid_a_verdict_where_some_gpu_was_idle(devices):
+    verdict = verdict_on(_earlier(_in_step(wait_ns=1 * MS, devices=devices), 150_000))
+
+    assert (verdict.judged, verdict.healthy) == (False, None)
+    assert [finding.id for finding in verdict.findings] == ["clocks-disagree"]
+
+
 def test_node_level_records_whose_error_spans_both_verdicts_are_not_judged():
     idle = replays(node_mode=True, node_gap_ns=15_000)
     verdict = verdict_on(idle, "kineto")
