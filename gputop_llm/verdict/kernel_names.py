@@ -85,6 +85,7 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         (
             Family.ATTENTION,
             r"flash(?!infer)|fmha|attn|attention|sdpa|paged_?kv|WithKVCache|(\b|_)mla(_|\b)|mha_|prepare_varlen_num_blocks"
+            r"|PersistentKernelTemplate|BlockSparseIndices"
             r"|merge_?state|\bpa_(decode|prefill|bf16|fp8)|_fwd_grouped_kernel_stage|_fwd_kernel_stage|^_fwd_kernel(_unified|_alibi)?$|ragged_?kv"
             r"|^reduce_segments|mqa_logits|topK_?Per_?Row|topk_(transform|main_kernel)",
         ),

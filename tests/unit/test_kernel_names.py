@@ -145,6 +145,9 @@ def test_real_names_are_said_short_and_belong_to_a_family(name, short, family):
             [
                 "void flashinfer::BatchPrefillWithRaggedKVCacheKernel<flashinfer::KernelTraits<0> >(int)",
                 "void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u>(int)",
+                "void flashinfer::PersistentKernelTemplate<flashinfer::BlockBatchPagedAttentionPersistent<"
+                "flashinfer::KernelTraits<0>, flashinfer::Params> >(flashinfer::Params, flashinfer::Params)",
+                "void flashinfer::BlockSparseIndicesToVectorSparseOffsetsKernel<int, 1024>(int*)",
                 "void deep_gemm::sm90_fp8_paged_mqa_logits<64u>(int)",
                 "void vllm::topKPerRowDecode<1024, true, false, true>(float const*)",
                 "_fwd_kernel",
