@@ -149,7 +149,7 @@ _OPERATIONS: tuple[re.Pattern[str], ...] = tuple(
 _GROUPED = re.compile(r"(Group|MoE)ProblemShape|\(deep_gemm::GemmType\)[1235]\b")
 #: Kernels whose first template argument is the kernel.
 _WRAPPERS = re.compile(r"^cutlass::(device_kernel|Kernel\d?|KernelSm\d+)$|^kentry$|^ck_tile::kentry$")
-_NUMBER_FIRST = re.compile(r"^\s*\d+\w*,\s*")
+_NUMBER_FIRST = re.compile(r"^\s*\d\w*,\s*")
 _MANGLED_WRAPPERS = re.compile(r"kentry$|device_kernel$|Kernel\d?$|enable_")
 _GUARDS = re.compile(r"(^|::)enable_\w+$|^fixup$")
 #: Namespaces that say nothing to a reader.

@@ -257,3 +257,10 @@ def test_a_hostile_name_costs_no_seconds(piece):
     family_of(piece * 100_000)
     family_of("elementwise_kernel<" + piece * 100_000)
     assert time.process_time() - began < 2
+
+
+def test_hostile_numbers_before_a_wrapped_kernel_cost_no_seconds():
+    began = time.process_time()
+    for i in range(200):
+        family_of(f"ck_tile::kentry<{i}" + "1" * 3_000)
+    assert time.process_time() - began < 2
