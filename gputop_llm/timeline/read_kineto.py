@@ -223,7 +223,7 @@ class _Rank:
         if start <= 0 and (self._base or start == end):
             raise ValueError("the GPU never gave it a time")
         self.process = self._process_of(event.pid)
-        device = self._device(_int(args.device, _int(event.pid, 0)))
+        device = self._device(_int(args.device, _int(event.pid, 0)), rank_label(event.pid))
         stream = _int(args.stream, _int(event.tid, -1))
         kind = {"gpu_memcpy": Kind.COPY, "gpu_memset": Kind.MEMSET}.get(category, Kind.KERNEL)
         self._append_op(start, end, kind, device, stream, name, _int(args.correlation, 0), args)
@@ -272,7 +272,7 @@ class _Rank:
             packed_of(args.block),
         )
 
-    def _device(self, number: int) -> int:
+    def _device(self, number: int, label: str | None = None) -> int:
         """The timeline's number of a device of this rank: its own, unless another rank has taken it."""
         known = self._devices.get((self.process, number))
         if known is not None:
@@ -282,9 +282,12 @@ class _Rank:
         taken = {d.number for d in self.builder.devices}
         free = number if number not in taken else max(taken) + 1
         described = self.header.devices.get(number)
-        if free != number or (described is None and self.header.rank is not None and taken):
-            label = f"device {number} of rank {self.header.rank}" if self.header.rank is not None else None
-            name = " · ".join(part for part in (described.name if described else None, label) if part) or None
+        # A merged file's header is that of one of its ranks.
+        rank = self.header.rank if label is None else tp_rank(label)
+        owner = label if rank is None else f"rank {rank}"
+        if free != number or (described is None and owner is not None and taken):
+            own = f"device {number} of {owner}" if owner is not None else None
+            name = " · ".join(part for part in (described.name if described else None, own) if part) or None
         else:
             name = described.name if described else None
         self.builder.devices.append(

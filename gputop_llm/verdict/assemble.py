@@ -10,6 +10,7 @@ from gputop_llm.printable import printable
 from gputop_llm.timeline.model import Timeline
 from gputop_llm.verdict import capture_cost
 from gputop_llm.verdict.analyses import Analysed, analysed
+from gputop_llm.verdict.blind import CLOCKS_DISAGREE
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
 from gputop_llm.verdict.engine import ENGINE_LABELS
@@ -41,7 +42,7 @@ _ENOUGH_STEPS = 10
 #: Families with this part of the longest one's time are named beside it.
 _ABOUT_EQUAL = 0.9
 #: The findings that hold of a capture that can't be judged.
-_HOLD = frozenset(("replays-not-recorded", "kernels-not-recorded", "clocks-disagree", capture_cost.NOT_RECOVERED))
+_HOLD = frozenset(("replays-not-recorded", "kernels-not-recorded", CLOCKS_DISAGREE, capture_cost.NOT_RECOVERED))
 _TOLD_DIAGNOSTICS = ("error", "warning")
 _MOST_DIAGNOSTICS = 5
 
@@ -83,7 +84,8 @@ def judge(
 
 def _worth(finding: Finding) -> bool:
     """Whether a capture with this finding is not healthy: it could give enough, or how much can't be told."""
-    if finding.weight is Weight.NOTE or finding.of != "window":
+    # Clocks that disagree cost nothing: where they matter the capture is refused.
+    if finding.weight is Weight.NOTE or finding.of != "window" or finding.id == CLOCKS_DISAGREE:
         return False
     return finding.recoverable_pct is None or finding.recoverable_pct >= HEALTHY_BELOW_PCT
 
@@ -112,8 +114,8 @@ def _healthy(context: Context, done: Analysed) -> str:
     hot = max(done.hot, key=lambda one: one.busy_ns)
     families = hot.families
     first = [
-        # "other" would say nothing: its longest kernel does.
-        next(printable(k.name, 60) for k in hot.kernels if k.family is f.family)
+        # "other" would say nothing: its longest kernel does, where it is among the longest of all.
+        next((printable(k.name, 60) for k in hot.kernels if k.family is f.family), "kernels of no known family")
         if f.family is Family.OTHER
         else f.family.value
         for f in families

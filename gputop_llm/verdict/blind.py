@@ -13,6 +13,7 @@ from gputop_llm.verdict.facts import span
 #: Less than this, or a smaller share, does not make a record useless.
 _FEW = 3
 _FEW_SHARE = 0.05
+CLOCKS_DISAGREE = "clocks-disagree"
 #: Recorders convert one clock into the other: what begins less than this before its launch is no contradiction.
 _CLOCKS_NS = 100_000
 
@@ -55,7 +56,7 @@ def blind(timeline: Timeline, uses: U8, first_op: I32, unseen_replays: int) -> B
     impossible = early[early > _CLOCKS_NS]
     if len(impossible) >= max(_FEW, _FEW_SHARE * len(early)):
         return Blind(
-            "clocks-disagree",
+            CLOCKS_DISAGREE,
             f"{len(impossible):,} of {len(early):,} device rows begin before the call that launched them "
             f"(by {span(float(np.median(impossible)))}, median)",
             "what the host did in idle time is not known",
@@ -66,7 +67,7 @@ def blind(timeline: Timeline, uses: U8, first_op: I32, unseen_replays: int) -> B
 
 
 def _lost_kernels(timeline: Timeline, uses: U8, first_op: I32) -> int:
-    """Launches without a kernel before the last launch with one: what was still queued at the end is not lost."""
+    """Launches without a kernel before their process's last one with one: what was queued at its end is not lost."""
     calls, ops = timeline.calls, timeline.ops
     # A call that is captured into a graph runs nothing.
     if any("BeginCapture" in timeline.name(int(i)) for i in np.unique(calls.name_id)):
@@ -77,7 +78,11 @@ def _lost_kernels(timeline: Timeline, uses: U8, first_op: I32) -> int:
     if not seen.any():
         return 0
     start, thread = calls.start[rows], calls.thread[rows]
-    lost = ~seen & (start >= timeline.start) & (start < start[seen].max())
+    # Each rank's recorder stops at its own time, and may have recorded no work at all.
+    process = np.array([one.process for one in timeline.threads], dtype=np.int64)[thread]
+    last = np.full(process.max() + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, process[seen], start[seen])
+    lost = ~seen & (start >= timeline.start) & (start < last[process])
     # One launch may be recorded as two calls, the runtime's around the driver's, of which one has the kernel.
     same = (thread[1:] == thread[:-1]) & (start[1:] < calls.end[rows[:-1]])
     lost[:-1] &= ~(same & seen[1:])

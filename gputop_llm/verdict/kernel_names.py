@@ -85,6 +85,7 @@ _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         (
             Family.ATTENTION,
             r"flash(?!infer)|fmha|attn|attention|sdpa|paged_?kv|WithKVCache|(\b|_)mla(_|\b)|mha_|prepare_varlen_num_blocks"
+            r"|PersistentKernelTemplate|BlockSparseIndices"
             r"|merge_?state|\bpa_(decode|prefill|bf16|fp8)|_fwd_grouped_kernel_stage|_fwd_kernel_stage|^_fwd_kernel(_unified|_alibi)?$|ragged_?kv"
             r"|^reduce_segments|mqa_logits|topK_?Per_?Row|topk_(transform|main_kernel)",
         ),
@@ -148,7 +149,7 @@ _OPERATIONS: tuple[re.Pattern[str], ...] = tuple(
 _GROUPED = re.compile(r"(Group|MoE)ProblemShape|\(deep_gemm::GemmType\)[1235]\b")
 #: Kernels whose first template argument is the kernel.
 _WRAPPERS = re.compile(r"^cutlass::(device_kernel|Kernel\d?|KernelSm\d+)$|^kentry$|^ck_tile::kentry$")
-_NUMBER_FIRST = re.compile(r"^\s*\d+\w*,\s*")
+_NUMBER_FIRST = re.compile(r"^\s*\d\w*,\s*")
 _MANGLED_WRAPPERS = re.compile(r"kentry$|device_kernel$|Kernel\d?$|enable_")
 _GUARDS = re.compile(r"(^|::)enable_\w+$|^fixup$")
 #: Namespaces that say nothing to a reader.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_llm.timeline.model import Kind, Timeline
+from gputop_llm.verdict.blind import CLOCKS_DISAGREE
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.facts import share, span
 
@@ -28,7 +29,9 @@ def refusal(context: Context) -> str | None:
         return f"can't judge: {_nothing(timeline)}"
     main = max(context.coverage, key=lambda c: c.busy_pct)
     rows = sum(sum(c.counts.values()) for c in context.coverage)
-    if context.blind:
+    # Busy time is by the device's own clock: where none was idle, nothing is asked of the host's.
+    busy_by_itself = min(c.busy_pct for c in context.coverage) >= BUSY_PCT
+    if context.blind and not (context.blind.id == CLOCKS_DISAGREE and busy_by_itself):
         return f"can't judge: {context.blind.reason}, so {context.blind.so}; {context.blind.remedy}"
     if rows < FEWEST_ROWS:
         return f"can't judge: too little GPU work: {_counted(context)} in {span(timeline.window_ns)}; {_LONGER}"

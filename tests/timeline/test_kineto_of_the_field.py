@@ -84,3 +84,18 @@ def test_ranks_that_sglang_merged_into_one_file_launch_their_own_work(tmp_path):
     )
     # All were recording from the last one's beginning to the first one's end.
     assert (timeline.start, timeline.window_ns) == ((_EPOCH_US + 100) * 1000, 9_900_000)
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        ("TP{:02d}", [None, "device 0 of rank 1", "device 0 of rank 2"]),
+        # Such a rank does not count all there are.
+        ("TP{:02d}-PP01", [None, "device 0 of TP01-PP01", "device 0 of TP02-PP01"]),
+    ],
+)
+def test_each_gpu_of_a_merged_file_is_called_by_its_own_rank(tmp_path, label, names):
+    events = [e for n in range(3) for e in _rank(f"[{label.format(n)}] ", 100 * (n + 1), 0, _EPOCH_US + 300 * n)]
+    timeline = read_kineto([_file(tmp_path, events, distributedInfo={"rank": 2})])
+
+    assert [d.name for d in timeline.devices] == names

@@ -64,6 +64,19 @@ def test_a_gpu_that_is_bound_by_a_kernel_of_no_known_family_is_bound_by_that_ker
     assert verdict_on(gpu_bound(kernel="add_one")).headline == "healthy, GPU-bound in add_one: 100 % busy"
 
 
+def test_a_gpu_that_is_bound_by_many_short_kernels_of_no_known_family_is_judged():
+    simulation = Simulation()
+    host = simulation.host()
+    for i in range(60):
+        host.launch(7, 900_000, f"gemm_{i}")
+    for i in range(130):
+        host.launch(7, 450_000, f"add_one_{i}")
+    host.sync(7)
+
+    headline = verdict_on(simulation.schedule()).headline
+    assert headline == "healthy, GPU-bound in kernels of no known family and GEMM: 100 % busy"
+
+
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_late_host_is_a_finding_of_the_idle_time_it_causes(sync):
     verdict = verdict_on(late_host(sync=sync))
@@ -122,6 +135,39 @@ def test_replays_that_are_not_in_the_record_make_it_useless():
     assert verdict.judged is False
     assert "CUDA-graph launches is not in the record" in verdict.headline
     assert [f.id for f in verdict.findings] == ["replays-not-recorded"]
+
+
+def _earlier(schedule, ns):
+    """The same work by a device clock that is off."""
+    return replace(schedule, ops=tuple(replace(op, start=op.start - ns, end=op.end - ns) for op in schedule.ops))
+
+
+def _in_step(wait_ns, devices=1):
+    """Each kernel of 1 ms is launched when the one before has ended, on the last device after a wait."""
+    simulation = Simulation(start=10 * MS)
+    for device in range(devices):
+        host = simulation.host(device=device)
+        for _ in range(60):
+            host.launch(7, 1 * MS, "ampere_bf16_gemm_128x64")
+            host.sync(7)
+            host.run(wait_ns if device == devices - 1 else 0)
+    return simulation.schedule()
+
+
+def test_clocks_that_disagree_do_not_hide_that_a_gpu_was_busy_throughout():
+    verdict = verdict_on(_earlier(_in_step(wait_ns=0), 150_000))
+
+    assert "clocks-disagree" in [finding.id for finding in verdict.findings]
+    assert (verdict.judged, verdict.healthy) == (True, True)
+    assert verdict.headline.startswith("healthy, GPU-bound in GEMM")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_clocks_that_disagree_forbid_a_verdict_where_some_gpu_was_idle(devices):
+    verdict = verdict_on(_earlier(_in_step(wait_ns=1 * MS, devices=devices), 150_000))
+
+    assert (verdict.judged, verdict.healthy) == (False, None)
+    assert [finding.id for finding in verdict.findings] == ["clocks-disagree"]
 
 
 def test_node_level_records_whose_error_spans_both_verdicts_are_not_judged():

@@ -228,6 +228,32 @@ def test_kernels_that_were_still_queued_when_the_window_closed_are_not_lost():
     assert "kernels-not-recorded" not in judged(made(_launched(lambda op, position: position < 40)))[1]
 
 
+def _two_ranks(kept):
+    """60 launches on each of two ranks; the second one's come 10 ms later than the first one's."""
+    simulation = Simulation()
+    for device in range(2):
+        host = simulation.host(device=device)
+        host.run(10_000_000 * device)
+        for _ in range(60):
+            host.run(400_000)
+            host.launch(7, 600_000, "gemm")
+            host.sync(7)
+    whole = simulation.schedule(idle_after_ns=1_000_000)
+    nth = {op: i for device in range(2) for i, op in enumerate(op for op in whole.ops if op.device == device)}
+    return judged(made(replace(whole, ops=tuple(op for op in whole.ops if kept(op.device, nth[op])))))[1]
+
+
+@pytest.mark.parametrize("recorded_of_the_first", [0, 40])
+def test_what_one_rank_had_queued_when_its_record_ended_is_not_lost_because_another_rank_went_on(recorded_of_the_first):
+    found = _two_ranks(lambda rank, nth: rank == 1 or nth < recorded_of_the_first)
+    assert "kernels-not-recorded" not in found
+
+
+def test_kernels_that_one_of_two_ranks_lost_forbid_a_verdict():
+    found = _two_ranks(lambda rank, nth: rank == 1 or nth >= 20)
+    assert "at least 20 of 120" in found["kernels-not-recorded"].headline
+
+
 def test_kernels_that_stand_under_the_number_of_the_launch_before_are_not_lost():
     whole = _launched()
     ops = tuple(replace(op, correlation=whole.ops[i - i % 2].correlation) for i, op in enumerate(whole.ops))
