@@ -73,8 +73,7 @@ class Tmux:
             screen = self.screen()
             if all(word in screen for word in words):
                 return elapsed
-            # Each look starts a process: looking more often takes a processor of two from what is measured.
-            time.sleep(0.03)
+            time.sleep(0.01)
         raise SystemExit(f"the screen never showed {words}:\n{self.screen()}")
 
     def close(self) -> None:

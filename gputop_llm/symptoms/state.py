@@ -116,12 +116,10 @@ class SymptomState:
     def _as_severe(self, made: Symptom, track: _Track, mono_s: float) -> Symptom:
         """The symptom, for a while no less severe than before."""
         before = track.shown
-        if before is None or made.severity >= before.severity:
-            track.severe_at = mono_s
-        elif mono_s - track.severe_at < self._limits.hold(made.id)[1]:
+        clear_s = self._limits.hold(made.id)[1]
+        if before is not None and made.severity < before.severity and mono_s - track.severe_at < clear_s:
             return replace(made, severity=before.severity)
-        else:
-            track.severe_at = mono_s
+        track.severe_at = mono_s
         return made
 
     def pending(self) -> tuple[Symptom, ...]:
