@@ -13,9 +13,9 @@ from gputop_llm import paths
 from gputop_llm.commands import logs
 from gputop_llm.config import Config, load
 from gputop_llm.errors import UsageError
-from gputop_llm.follow import describe
 
 if TYPE_CHECKING:
+    from gputop_llm.demo.simulator import Simulator
     from gputop_llm.model import Frame
     from gputop_llm.session import Session
 
@@ -49,31 +49,35 @@ def short_settings(arguments: Namespace) -> Config:
 
 def several_engines(frame: Frame) -> str:
     """The engines to choose from, in words; nothing where there is no choice, or one was made."""
+    from gputop_llm.follow import describe
+
     found = frame.targets.value.targets if frame.focused is None and frame.targets.value is not None else ()
     several = [describe(one) for one in found if one.attachable is None and one.engine != "cuda"]
     return "; ".join(several) if len(several) > 1 else ""
 
 
 @contextmanager
-def session_on(config: Config, arguments: Namespace, scenario: str | None, why: str = "") -> Iterator[Session]:
+def session_on(config: Config, arguments: Namespace, scenario: str | None) -> Iterator[Session]:
     """A session, not yet started, on this node or, given a scenario, on a simulated one; both end with the block.
-
-    Args:
-        why: why the node is simulated, when the user didn't ask for it.
 
     Raises:
         UsageError: there is no such scenario.
         GputopError: the simulated node can't be started.
     """
-    if scenario is None:
-        from gputop_llm import node
-        from gputop_llm.session import Session
+    with simulator_for(arguments, scenario) as simulator, session_with(config, simulator) as session:
+        yield session
 
-        session = Session(config, node.real_sources(config))
-        try:
-            yield session
-        finally:
-            session.stop()
+
+@contextmanager
+def simulator_for(arguments: Namespace, scenario: str | None) -> Iterator[Simulator | None]:
+    """The simulator of a scenario, starting while the block begins, and ended with it; None without a scenario.
+
+    Raises:
+        UsageError: there is no such scenario.
+        GputopError: it can't be started.
+    """
+    if scenario is None:
+        yield None
         return
     from gputop_llm.demo.simulator import start_simulator
 
@@ -84,15 +88,29 @@ def session_on(config: Config, arguments: Namespace, scenario: str | None, why: 
         engines=getattr(arguments, "engines", 1),
     )
     try:
-        # It starts while these are imported.
-        from gputop_llm import node
-        from gputop_llm.demo.sources import DemoNode
-        from gputop_llm.session import Session
-
-        session = Session(config, node.demo_sources(DemoNode(simulator), config, why))
-        try:
-            yield session
-        finally:
-            session.stop()
+        yield simulator
     finally:
         simulator.end()
+
+
+@contextmanager
+def session_with(config: Config, simulator: Simulator | None, why: str = "") -> Iterator[Session]:
+    """A session, not yet started, on the simulator's node, or on this one without; ends with the block.
+
+    Args:
+        why: why the node is simulated, when the user didn't ask for it.
+    """
+    from gputop_llm import node
+    from gputop_llm.session import Session
+
+    if simulator is None:
+        sources = node.real_sources(config)
+    else:
+        from gputop_llm.demo.sources import DemoNode
+
+        sources = node.demo_sources(DemoNode(simulator), config, why)
+    session = Session(config, sources)
+    try:
+        yield session
+    finally:
+        session.stop()

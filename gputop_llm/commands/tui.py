@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import sys
 from argparse import Namespace
 from contextlib import suppress
 
-from gputop_llm.commands.live import AUTO_DEMO, session_on, settings
+from gputop_llm import without_tls
+from gputop_llm.commands.live import AUTO_DEMO, session_with, settings, simulator_for
 from gputop_llm.tui import terminal
 
 #: In glibc's malloc.h.
@@ -20,21 +20,6 @@ def _share_one_heap() -> None:
     """Lets all threads allocate from one heap: one for each costs 3 MB, and Python runs one thread at a time."""
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def _load_without_tls() -> None:
-    """Loads what would load OpenSSL because it is there: 5 MB and 6 ms, and nothing here speaks TLS by these two.
-
-    Both are made to work where Python has no OpenSSL. Who does speak TLS loads it then, for an engine behind https.
-    """
-    if "ssl" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # says that there is none
-    try:
-        import asyncio  # noqa: F401
-        import http.client  # noqa: F401
-    finally:
-        del sys.modules["ssl"]
 
 
 def run(arguments: Namespace, scenario: str | None = None) -> int:
@@ -57,11 +42,13 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
     # A start makes a lot and drops little: looking for garbage would take a tenth of it. The app begins with that.
     gc.disable()
     _share_one_heap()
-    _load_without_tls()
     try:
-        with session_on(config, arguments, scenario, why) as session:
-            from gputop_llm.tui.app import run as run_app
+        # The simulator starts while everything else is loaded.
+        with simulator_for(arguments, scenario) as simulator:
+            without_tls.load("asyncio", "http.client")
+            with session_with(config, simulator, why) as session:
+                from gputop_llm.tui.app import run as run_app
 
-            return run_app(session, config)
+                return run_app(session, config)
     finally:
         gc.enable()

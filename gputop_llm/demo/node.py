@@ -14,7 +14,7 @@ from itertools import combinations
 from gputop_llm.demo.cause import LOADING_S, Cause, Page
 from gputop_llm.demo.choice import gpus_per_engine
 from gputop_llm.demo.gpu_physics import SLICE_S, SimulatedGpu
-from gputop_llm.demo.host_physics import busy_pct, host, plain_load
+from gputop_llm.demo.host_physics import Busy, busy_pct, host, plain_busy, plain_load
 from gputop_llm.demo.identity import NOTE, EngineIdentity, plain_job
 from gputop_llm.demo.observations import Observations
 from gputop_llm.demo.roofline import H200, Work
@@ -92,7 +92,7 @@ class SimulatedNode:
             works = {gpu: work for served in self._served for gpu, work in served.advance(next_s).items()}
             for gpu in self._gpus:
                 gpu.advance(works.get(gpu.index) or (_job_slice(next_s, gpu.index) if self._job else Work()))
-            busy = busy_pct(self._loads()) / 100
+            busy = busy_pct(self._busy()) / 100
             self._load_1m += (busy - self._load_1m) * (1 - math.exp(-SLICE_S / _LOAD_LAG_S))
         for served in self._served:
             served.catch_up(to_s)
@@ -163,6 +163,11 @@ class SimulatedNode:
             processes = (GpuProcess(self._job.root_pid, "compute", _JOB_MEM_BYTES, None, None),)
             return gpu.reading(_IDLE_MEM_BYTES + _JOB_MEM_BYTES, processes)
         return gpu.reading(_IDLE_MEM_BYTES, ())
+
+    def _busy(self) -> tuple[Busy, ...]:
+        if self._job is not None and self._job.root_pid is not None:
+            return (plain_busy(self._job.root_pid),)
+        return tuple(one for served in self._served for one in served.busy())
 
     def _loads(self) -> tuple[ProcessLoad, ...]:
         if self._job is not None and self._job.root_pid is not None:

@@ -97,7 +97,19 @@ class Work:
 
     def since(self, earlier: Work) -> Work:
         """What was done between `earlier` and now."""
-        return Work(*(getattr(self, name) - getattr(earlier, name) for name in WORK_FIELDS))
+        return Work(
+            elapsed_s=self.elapsed_s - earlier.elapsed_s,
+            busy_s=self.busy_s - earlier.busy_s,
+            sm_active_s=self.sm_active_s - earlier.sm_active_s,
+            occupancy_s=self.occupancy_s - earlier.occupancy_s,
+            host_s=self.host_s - earlier.host_s,
+            dram_bytes=self.dram_bytes - earlier.dram_bytes,
+            flop=self.flop - earlier.flop,
+            nvlink_bytes=self.nvlink_bytes - earlier.nvlink_bytes,
+            steps=self.steps - earlier.steps,
+            prefill_tokens=self.prefill_tokens - earlier.prefill_tokens,
+            decode_tokens=self.decode_tokens - earlier.decode_tokens,
+        )
 
     def spin(self, seconds: float) -> None:
         """Adds kernels that wait for another GPU: few SMs hold them, and no data moves."""
@@ -105,9 +117,6 @@ class Work:
         self.busy_s += seconds
         self.sm_active_s += _SPINNING_SMS * seconds
         self.occupancy_s += 0.1 * _SPINNING_SMS * seconds
-
-
-WORK_FIELDS = tuple(Work.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)

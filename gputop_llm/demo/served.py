@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gputop_llm.demo.batching import Engine
 from gputop_llm.demo.gpu_physics import SLICE_S
-from gputop_llm.demo.host_physics import Drive, engine_loads
+from gputop_llm.demo.host_physics import Busy, Drive, engine_busy, engine_loads
 from gputop_llm.demo.identity import EngineIdentity
 from gputop_llm.demo.metrics_text import MetricsPage, cache_config
 from gputop_llm.demo.requests import Arrival
@@ -82,7 +82,7 @@ class Served:
         self._api_cpu_s = 25.0
         self._dice = random.Random(f"{seed}/{identity.number}/host")
         self._jitter = 1.0
-        self._loads: tuple[ProcessLoad, ...] | None = None
+        self._busy: tuple[Busy, ...] | None = None
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -93,8 +93,8 @@ class Served:
         """Runs to the next moment of the grid; returns what was done in the slice on each GPU."""
         works = [rank.advance(to_s) for rank in self._ranks]
         self._jitter = self._dice.gauss(1.0, 0.02)
-        self._loads = None
-        self._api_cpu_s += SLICE_S / 100 * (self.loads()[0].cpu_pct or 0.0)
+        self._busy = None
+        self._api_cpu_s += SLICE_S / 100 * self.busy()[0].cpu_pct
         return {gpu: works[self._rank_on(gpu)] for gpu in self.identity.gpus}
 
     def catch_up(self, to_s: float) -> None:
@@ -106,11 +106,15 @@ class Served:
         """What was done in the last second on a GPU of it."""
         return self._ranks[self._rank_on(gpu)].drive()
 
+    def busy(self) -> tuple[Busy, ...]:
+        """What its processes did in the last second, the API server first."""
+        if self._busy is None:
+            self._busy = engine_busy(self.identity, [rank.drive() for rank in self._ranks], self._jitter)
+        return self._busy
+
     def loads(self) -> tuple[ProcessLoad, ...]:
         """CPU of its processes in the last second."""
-        if self._loads is None:
-            self._loads = engine_loads(self.identity, [rank.drive() for rank in self._ranks], self._jitter)
-        return self._loads
+        return engine_loads(self.identity, self.busy())
 
     def metrics(self) -> str:
         """Its `/metrics` page."""

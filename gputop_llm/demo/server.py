@@ -17,14 +17,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
+from gputop_llm import without_tls
 from gputop_llm.demo.identity import ENGINE_VERSION
 from gputop_llm.demo.node import PageAnswer, SimulatedNode
 from gputop_llm.demo.scenarios import scenario
 from gputop_llm.demo.wire import encode
 from gputop_llm.errors import UsageError
+
+without_tls.load("http.client")
+from http.server import BaseHTTPRequestHandler  # noqa: E402
 
 _CATCH_UP_S = 1.0
 """Simulated time is run at least this often, so that no request has much to catch up with."""

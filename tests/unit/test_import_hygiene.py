@@ -111,12 +111,19 @@ def test_the_monitor_loads_no_timeline():
 
 
 def test_the_display_loads_openssl_only_where_tls_is_spoken():
-    begin = "from gputop_llm.commands import tui; tui._load_without_tls(); import asyncio, http.client; "
+    begin = "from gputop_llm import without_tls; without_tls.load('asyncio', 'http.client'); "
     plain = "from gputop_llm.sources.scrape import HttpReader; import gputop_llm.tui.app; HttpReader()"
     spoken = "; import gputop_llm.notify.webhook; from gputop_llm.sources import scrape; scrape._tls_context(None)"
 
     assert {"_ssl", "_hashlib"} & loaded_by("-c", begin + plain) == set()
     assert "_ssl" in loaded_by("-c", begin + plain + spoken)
+
+
+def test_the_simulator_loads_no_openssl():
+    loaded = loaded_by("-c", "import gputop_llm.demo.server")
+
+    assert "http.server" in loaded
+    assert "_ssl" not in loaded
 
 
 @pytest.mark.parametrize("heavy", ["textual", "psutil", "urllib3"])
