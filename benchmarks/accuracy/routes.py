@@ -29,6 +29,9 @@ _NCU = (
     "detailed",
     "--target-processes",
     "all",
+    # Clocks are observed, never set; ncu's default would lock them.
+    "--clock-control",
+    "none",
     "--launch-skip",
     "100",
     "--launch-count",

@@ -5,75 +5,31 @@
     pytest -m gpu -n 0 tests/gpu/test_two_gpus.py
 
 About five minutes beside the server's start. The server's command may stay or return; all that is seen goes to FOLDER.
-The lab's cases need a Python with PyTorch for pytest itself. What a capture costs is for `python -m benchmarks.overhead
+What a capture costs is for `python -m benchmarks.overhead
 --url … --route native` to say. Never run on GPUs so far.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from gputop_llm.lab import CASES
 from gputop_llm.timeline import native_format as form
 from gputop_llm.timeline.native_format import Chunk
 from tests.capture.native.hosting import Record
-from tests.support.cli import COMMAND, environment
+from tests.gpu.serving import gpu_count, page, told, wait_until
 from tests.support.environment import ORIGINAL
-
-
-def gpu_count():
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError:
-        return 0
-
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")]
 
 URL = os.environ.get("GPUTOP_TEST_TP2_URL", "http://127.0.0.1:8000")
-
-
-def told(name, *arguments, good=(0,)):
-    """The JSON that a command of the product prints, kept in the folder of records."""
-    done = subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, env=environment(), timeout=300, check=False
-    )
-    folder = Path(os.environ["GPUTOP_TEST_RECORDS"])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(done.stdout)
-    (folder / f"{name}.err").write_text(done.stderr)
-    assert done.returncode in good, done.stderr
-    return json.loads(done.stdout)
-
-
-def page(url):
-    """The metrics page; empty where none answers."""
-    try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
-            return answer.read().decode()
-    except OSError:
-        return ""
-
-
-def wait_until(check, what, within_s=600.0):
-    end = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < end, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -145,25 +101,3 @@ def test_a_stopped_rank_is_told_as_a_standstill_with_both_stacks(ranks):
     assert any("collective" in cause["text"] and cause["speaks_for"] for cause in stalled["causes"])
     read = {one["pid"] for one in stacks["stacks"]["processes"] if one["threads"]}
     assert {one["pid"] for one in ranks} <= read
-
-
-@pytest.mark.parametrize("fixed", [False, True], ids=["cause", "twin"])
-@pytest.mark.parametrize("name", ["allreduce-exposed", "rank-straggler"])
-def test_the_lab_s_cases_of_two_ranks_are_named_and_their_twins_are_not(name, fixed):
-    pytest.importorskip("torch")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    command = [sys.executable, "-m", "gputop_llm", "lab", "run", name, *(["--fixed"] if fixed else [])]
-    case = subprocess.Popen([*command, "--port", str(port), "--seconds", "300"], env=environment())
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: page(url), "the case serves", 120.0)
-        how = ("--yes", "--json", "--url", url, "--seconds", "1", "--route", "native")
-        found = told(f"{name}.{'fixed' if fixed else 'cause'}", "capture", *how, good=(0, 4))["verdict"]
-    finally:
-        case.terminate()
-        case.wait(60)
-    above = [one["id"] for one in found["findings"] if one["weight"] != "note"]
-    assert found["judged"]
-    assert above[:1] == [] if fixed else above[0] in CASES[name].truth.first
