@@ -66,7 +66,8 @@ def add_capture(commands: argparse._SubParsersAction[Parser]) -> None:
         "--with",
         dest="including",
         metavar="LIST",
-        help="besides the GPU: cpu, shapes, memory, python-stacks (slow), comma-separated; gpu: nothing else",
+        help="besides the GPU: cpu, shapes, memory, python-stacks (slow), comma-separated; gpu: nothing else (with "
+        "--route native: no API calls, which leaves less behind in the engine)",
     )
     wishes.add_argument("--at", choices=("prefill", "decode"), help="begin at such a step")
     capture.add_argument("--ranks", metavar="LIST", help="only these processes: 0,3; default: all")

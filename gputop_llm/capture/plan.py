@@ -26,7 +26,9 @@ LEAST_WINDOW_S = 0.05
 LONGEST_WINDOW_S = 60.0
 #: How long the engine is watched after the window, at most: a target must be back at its own rate by then.
 RECOVERY_S = 10.0
-ALL_KINDS = ("kernels", "copies", "memsets", "runtime", "driver")
+#: What the GPU does, without the API calls that made it do so.
+GPU_KINDS = ("kernels", "copies", "memsets")
+ALL_KINDS = (*GPU_KINDS, "runtime", "driver")
 #: Per second of window and rank; 0.5 s of a small model at 32 streams were 12 MB with all API calls.
 BYTES_PER_S = 96 << 20
 LEAST_BYTES, MOST_BYTES = 64 << 20, 1 << 30

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gputop_llm.capture import native_way
+from gputop_llm.capture.plan import GPU_KINDS
 from gputop_llm.capture.ways import WAYS
 
 #: Words of `--with`, and the options that they turn on; "gpu" turns all of them off.
@@ -24,6 +26,8 @@ def command_of(plan: Mapping[str, Any]) -> str | None:
     if way is not None:
         words.append(f"--route {way.key}")
         words += _options(way.options, plan.get("options"))
+        if way.key == native_way.KEY and plan.get("kinds") == list(GPU_KINDS):
+            words.append("--with gpu")
     if plan.get("some_ranks") is True:
         words.append(f"--ranks {','.join(str(one.get('number')) for one in ranks)}")
     return " ".join(words)

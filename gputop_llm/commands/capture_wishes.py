@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gputop_llm.capture.plan import Plan
+from gputop_llm.capture import native_way
+from gputop_llm.capture.plan import GPU_KINDS, Plan
 from gputop_llm.capture.repeat import WITH
 from gputop_llm.capture.way import Seen
 from gputop_llm.capture.ways import WAYS, open_routes, way_of
@@ -45,6 +46,10 @@ def plan_with(route: CaptureRoute, frame: Frame, target: Target, arguments: Name
         GputopError: there is no such route, it can't do them, or the target can't be captured.
     """
     options = options_of(arguments)
+    gpu_alone = arguments.route == native_way.KEY and arguments.including == "gpu"
+    if gpu_alone:
+        # A native window knows no other of these wishes: it leaves the API calls out.
+        options = {name: wish for name, wish in options.items() if name not in WITH.values()}
     long = (arguments.seconds, arguments.steps)
     if arguments.route is None and options:
         plan = _best(route, frame, target, long, options)
@@ -56,6 +61,8 @@ def plan_with(route: CaptureRoute, frame: Frame, target: Target, arguments: Name
         raise UsageError(
             f"--route {plan.route} can't do that", f"it knows no {', '.join(sorted(unknown))}", f"{able} can"
         )
+    if gpu_alone:
+        plan = replace(plan, kinds=GPU_KINDS)
     return of_ranks(plan, arguments.ranks)
 
 

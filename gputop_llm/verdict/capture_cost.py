@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from gputop_llm.model.advice import Advice
 from gputop_llm.model.engine import Histogram, Quantile
 from gputop_llm.model.finding import Fact, Finding, Weight
 from gputop_llm.model.pace import EnginePace, PaceSample
@@ -32,6 +33,13 @@ _NS = 1e9
 _FEWEST = 3
 #: How much before the deadline the last answer may have come.
 _NEARLY_S = 1.0
+_LEFT = ", whose record of API calls leaves CUDA calls slower until the process ends (felt where the host is the limit)"
+_AFTER_CALLS = (
+    Advice("if the rate is needed back, restart the engine when that suits"),
+    Advice(
+        "next time `capture --route native --with gpu`, which leaves less, or an engine under `gputop-llm run --nsys`"
+    ),
+)
 _NOT_MEASURED = "nobody watched the engine's counters while it was taken"
 
 
@@ -104,7 +112,8 @@ def findings(context: Context, pace: EnginePace | None) -> list[Finding]:
     cost = analyse(context, pace)
     found = [_note(cost)]
     if cost.recovered is False:
-        found.append(_not_recovered(cost))
+        calls = context.timeline.origin.format == "native" and len(context.timeline.calls.start) > 0
+        found.append(_not_recovered(cost, calls))
     return found
 
 
@@ -261,7 +270,7 @@ def _recovery_fact(cost: CaptureCost) -> Fact:
     return Fact("watched after the window", cost.watched_s, "s", "last answer − end of the window", "", text)
 
 
-def _not_recovered(cost: CaptureCost) -> Finding:
+def _not_recovered(cost: CaptureCost, recorded_calls: bool) -> Finding:
     rates = cost.rates
     after, before = (rates.after, rates.before) if rates is not None else (None, None)
     if after is not None and before:
@@ -273,8 +282,9 @@ def _not_recovered(cost: CaptureCost) -> Finding:
         weight=Weight.SEVERE,
         headline=f"The engine was not back at its pace {RECOVERY_S:.0f} s after the capture{lost}",
         facts=(*_rate_facts(cost), *_tail_facts(cost), _recovery_fact(cost)),
-        cause="the capture, or a change of the load at the same time: the record can't tell them apart",
-        advice=(),
+        cause=f"the capture{_LEFT if recorded_calls else ''}, or a change of the load at the same time: "
+        "the record can't tell them apart",
+        advice=_AFTER_CALLS if recorded_calls else (),
         recoverable_pct=None,
         recoverable_formula="can't be told: it is about the time after the window",
         confidence="medium: one capture, one moment",

@@ -98,6 +98,14 @@ def test_an_engine_that_is_not_back_within_ten_seconds_is_a_finding_of_its_own()
     assert verdict.healthy is False
 
 
+def test_an_engine_that_stays_slow_after_its_api_calls_were_recorded_is_told_that_this_stays():
+    slow = pace(lambda at: 1000.0 if at < 0 else 700.0, recovered=False)
+    finding = judge(timeline_of(steps_schedule(), "native"), pace=slow).findings[0]
+
+    assert "leaves CUDA calls slower until the process ends" in finding.cause
+    assert any("--with gpu" in advice.text for advice in finding.advice)
+
+
 def test_watching_that_was_given_up_too_soon_says_nothing_of_recovery():
     _, rest = cost(pace(lambda at: 1000.0 if at < 0 else 300.0, recovered=False, seconds=(-40.0, 4.0)))
 

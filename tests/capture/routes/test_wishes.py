@@ -84,6 +84,28 @@ def test_nothing_but_the_gpu_can_be_asked_for(target, captures):
     assert not any(plan.options[name] for name in ("cpu", "shapes", "memory", "stacks"))
 
 
+def test_a_native_window_of_the_gpu_alone_leaves_the_api_calls_out(target, captures):
+    alone = planned(target, captures, "--route", "native", "--with", "gpu")
+    whole = planned(target, captures, "--route", "native")
+
+    assert alone.kinds == ("kernels", "copies", "memsets")
+    assert whole.kinds == (*alone.kinds, "runtime", "driver")
+    assert "API calls" not in dict(alone.facts())["what"]
+    assert "API calls" in dict(whole.facts())["what"]
+    with pytest.raises(UsageError, match="--route native can't do that"):
+        planned(target, captures, "--route", "native", "--with", "gpu,cpu")
+
+
+def test_what_a_native_window_leaves_for_good_is_said_before_it_is_taken(target, captures):
+    whole, alone = (
+        dict(planned(target, captures, "--route", "native", *more).facts())["stays"] for more in ((), ("--with", "gpu"))
+    )
+
+    assert "slower CUDA calls: 7 to 28 % fewer tokens where the host is the limit" in whole
+    assert "`--with gpu` leaves less" in whole
+    assert "8 % fewer tokens" in alone
+
+
 def test_some_ranks_can_be_chosen(target, captures):
     plan = planned(target, captures, "--route", "kineto-agent", "--ranks", "1")
 
@@ -100,6 +122,7 @@ def test_some_ranks_can_be_chosen(target, captures):
     "words",
     [
         ["--route", "kineto-agent", "--with", "gpu"],
+        ["--route", "native", "--with", "gpu"],
         ["--with", "cpu,memory", "--at", "decode", "--ranks", "1", "--seconds", "0.3"],
         ["--with", "python-stacks"],
         ["--route", "engine-endpoint", "--at", "prefill"],
@@ -113,7 +136,7 @@ def test_the_command_that_repeats_a_capture_plans_the_same(words, target, captur
 
     assert command.startswith(f"gputop-llm capture --pid {plan.ranks[0].pid} --seconds ")
     again = planned(target, captures, *command.split()[2:])
-    same = ("route", "options", "ranks", "window_s", "some_ranks")
+    same = ("route", "options", "kinds", "ranks", "window_s", "some_ranks")
     assert [getattr(again, name) for name in same] == [getattr(plan, name) for name in same]
     assert ("--with" in command) == ("--with" in words)
 
