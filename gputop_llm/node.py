@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,9 @@ from gputop_llm.sources.base import Source
 if TYPE_CHECKING:
     from gputop_llm.demo.sources import DemoNode
     from gputop_llm.modelmath import ServedModel
+
+
+_LOOK_S = 3.0
 
 
 def real_sources(config: Config) -> Sources:
@@ -100,9 +104,20 @@ def driver_here(root: Path = Path("/")) -> bool:
 
 
 def nothing_here() -> bool:
-    """Whether there is no GPU and no engine on this node, by one quick look (30 ms where that is so)."""
+    """Whether there is no GPU and no engine on this node, by one quick look (30 ms where that is so).
+
+    A look that hangs, in a driver's library say, is given up after `_LOOK_S` and left behind: something is there.
+    """
     if driver_here():
         return False
+    found: list[bool] = []
+    looking = threading.Thread(target=lambda: found.append(_nothing_found()), name="first look", daemon=True)
+    looking.start()
+    looking.join(_LOOK_S)
+    return found == [True]
+
+
+def _nothing_found() -> bool:
     from gputop_llm.errors import GputopError
     from gputop_llm.sources.discover import DiscoverySource
     from gputop_llm.sources.nvml import NvmlSource

@@ -32,6 +32,7 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
     # Before anything is started or looked for.
     terminal.check(os.environ, config)
     terminal.ensure_size()
+    _share_one_heap()
     why = ""
     asked_for = (config.pid, config.url, config.gpu) != (None, None, None)
     if scenario is None and not asked_for:
@@ -41,7 +42,6 @@ def run(arguments: Namespace, scenario: str | None = None) -> int:
             scenario, why = "healthy", AUTO_DEMO
     # A start makes a lot and drops little: looking for garbage would take a tenth of it. The app begins with that.
     gc.disable()
-    _share_one_heap()
     try:
         # The simulator starts while everything else is loaded.
         with simulator_for(arguments, scenario) as simulator:

@@ -82,6 +82,15 @@ def test_when_processes_can_not_be_looked_at_there_may_be_something(machine):
     assert not node.nothing_here()
 
 
+def test_a_look_that_hangs_is_given_up_and_something_may_be_there(machine, monkeypatch):
+    gpus, _ = machine()
+    gpus.hanging = True
+    monkeypatch.setattr(node, "_LOOK_S", 0.05)
+
+    assert not node.nothing_here()
+    gpus.abort()
+
+
 def test_the_sources_of_the_real_node_are_the_real_ones():
     sources = node.real_sources(Config(api_key="sk-1"))
     assert isinstance(sources.gpus(), NvmlSource)
