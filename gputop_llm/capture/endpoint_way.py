@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gputop_llm.capture.conflicts import other_profiler
 from gputop_llm.capture.endpoint.choose import endpoint_of
 from gputop_llm.capture.endpoint.kinds import DEFAULT_STEPS, MOST_STEPS, Closed, Setup, Wish, version_of
-from gputop_llm.capture.way import Cost, Route, Seen, Setting, Taker, Way, Words
+from gputop_llm.capture.way import TORCH_STAYS, Cost, Route, Seen, Setting, Taker, Way, Words
 from gputop_llm.sources.procfs import ProcFs
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def words(plan: Plan) -> Words:
         what=f"have {plan.target} record itself with torch.profiler: {steps} steps{stage}",
         how=f"the engine is asked{where} to start its profiler, and writes a trace for each rank; "
         "while it does so it may stand still",
-        stays="nothing of ours; torch keeps its subscription to CUPTI, as after any use of torch.profiler",
+        stays=f"nothing of ours; {TORCH_STAYS}",
         ends=ends,
         written=written,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gputop_llm.capture.conflicts import has_torch, other_profiler
 from gputop_llm.capture.kineto.daemon import ASKS_EVERY_S, NAME, same_network, served
-from gputop_llm.capture.way import Cost, Route, Seen, Setting, Taker, Way, Words
+from gputop_llm.capture.way import TORCH_STAYS, Cost, Route, Seen, Setting, Taker, Way, Words
 
 if TYPE_CHECKING:
     from gputop_llm.capture.plan import Plan
@@ -44,7 +44,7 @@ def words(plan: Plan) -> Words:
         how=f"{plan.processes()} asked for orders every {ASKS_EVERY_S:g} s since it began: the next question is "
         f"answered by us, in place of a {NAME} daemon; all ranks begin together, in {4 + 2 * ASKS_EVERY_S:g} s. "
         "Nothing is injected",
-        stays="nothing of ours; torch keeps its subscription to CUPTI, as after any use of torch.profiler",
+        stays=f"nothing of ours; {TORCH_STAYS}",
         ends="by itself after its time. Once a process has its order, it can't be taken back",
         written="a trace in the target's /tmp, removed once it is read",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gputop_llm.capture import kineto
 from gputop_llm.capture.conflicts import has_torch, other_profiler
 from gputop_llm.capture.inject import openness
-from gputop_llm.capture.way import Cost, Route, Seen, Setting, Taker, Way, Words
+from gputop_llm.capture.way import TORCH_STAYS, Cost, Route, Seen, Setting, Taker, Way, Words
 from gputop_llm.errors import GputopError
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def words(plan: Plan) -> Words:
         how=f"a Python script runs torch.profiler's low-level calls in {plan.processes()} on a thread of its own, "
         "started through a thread that waits in the kernel (stopped for about a millisecond). When the window ends, "
         f"torch sorts its events and holds the interpreter's lock meanwhile: the engine stands still{stage}",
-        stays="a small library stays mapped in each process, idle; torch keeps its subscription to CUPTI, as after "
-        "any use of torch.profiler. Both go with the process",
+        stays=f"a small library stays mapped in each process, idle; {TORCH_STAYS}. Both go with the process",
         ends="by itself after its time, even if this program is gone; at once by cancelling. "
         "The engine is never signalled or restarted",
         written="a trace in the target's temporary folder, unlinked before it is read",

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 State = Literal["open", "closed", "unbuilt"]
 
+#: What any use of torch.profiler leaves in a process until that ends.
+TORCH_STAYS = (
+    "torch keeps its subscription to CUPTI, as after any use of torch.profiler; CUDA calls may stay slower, as after a "
+    "native window (not measured)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Route:

@@ -36,9 +36,7 @@ _NEARLY_S = 1.0
 _LEFT = ", whose record of API calls leaves CUDA calls slower until the process ends (felt where the host is the limit)"
 _AFTER_CALLS = (
     Advice("if the rate is needed back, restart the engine when that suits"),
-    Advice(
-        "next time `capture --route native --with gpu`, which leaves less, or an engine under `gputop-llm run --nsys`"
-    ),
+    Advice("next time `capture --route native --with gpu`, which leaves less"),
 )
 _NOT_MEASURED = "nobody watched the engine's counters while it was taken"
 
