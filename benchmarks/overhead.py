@@ -1,7 +1,7 @@
 """What watching and capturing cost a real vLLM, as its clients measure it: paired rounds under the same requests.
 
     python -m benchmarks.overhead --url http://127.0.0.1:8000 [--model NAME] [--rounds 6] [--requests 64] [--streams 16]
-                                  [--route native]… [--json FILE]
+                                  [--processes N] [--tell 2] [--route native]… [--json FILE]
 
 The server is one that runs already. In each round every arm gets the same requests (prompts and lengths follow from the
 round's number), in an order that is drawn anew, and is compared with "off" of the same round:
@@ -12,8 +12,11 @@ round's number), in an order that is drawn anew, and is compared with "off" of t
     idle client  nothing runs, but the native client lies in the engine: after the first capture by "native" it stays
                  there, so these rounds come last; they get the same requests as "off" had at the beginning
 
-That GPM counters can't be turned off is why there is no arm without them. Given are means over rounds with the standard
-error of the paired differences; a difference below twice that is no difference. A round should take 20 s or more.
+The requests come from several processes, so that one Python's speed isn't measured in place of the server's; what the
+busiest of them took of a core is told. That GPM counters can't be turned off is why there is no arm without them.
+
+Given are means over rounds, the standard error of the paired differences, the least difference that these rounds can
+tell (at 95 %), and how far "off" itself varies; no round is left out. A round should take 20 s or more.
 """
 
 from __future__ import annotations
@@ -21,16 +24,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.real.load import run_load
+from benchmarks.paired import Seen, noise, table
+from benchmarks.spread_load import SpreadLoad, default_processes
 
 MONITOR = (sys.executable, "-m", "gputop_llm")
 OFF, IDLE = "off", "idle client"
@@ -38,34 +40,24 @@ WATCHING = {"1 Hz": 1.0, "4 Hz": 0.25}
 CAPTURE_S = 0.5
 
 
-class Seen(NamedTuple):
-    """What the clients of one arm saw in one round; times in ms."""
-
-    seconds: float
-    tokens_per_s: float
-    ttft_mean: float
-    itl_mean: float
-    itl_p99: float
-    longest: float
-
-
-def measure(port: int, model: str, requests: int, streams: int, seed: int) -> Seen:
+def measure(load: SpreadLoad, port: int, model: str, requests: int, seed: int) -> Seen:
     """Sends a round's requests.
 
     Raises:
         SystemExit: one of them failed.
     """
-    load = run_load(port, requests, streams, model=model, seed=seed)
-    if load.errors:
-        raise SystemExit(f"a request failed: {load.errors[0]}")
-    gaps = sorted(load.itl_s)
+    seen, busy_pct = load.run(port, requests, model, seed)
+    if seen.errors:
+        raise SystemExit(f"a request failed: {seen.errors[0]}")
+    gaps = sorted(seen.itl_s)
     return Seen(
-        load.duration_s,
-        load.generation_tokens / load.duration_s,
-        1e3 * load.ttft_mean_s,
-        1e3 * load.itl_mean_s,
+        seen.duration_s,
+        seen.generation_tokens / seen.duration_s,
+        1e3 * seen.ttft_mean_s,
+        1e3 * seen.itl_mean_s,
         1e3 * gaps[len(gaps) * 99 // 100],
         1e3 * gaps[-1],
+        busy_pct,
     )
 
 
@@ -101,7 +93,7 @@ def _capture(url: str, route: str, failed: list[str]) -> None:
         failed.append(done.stderr.strip().rpartition("\n")[2])
 
 
-def rounds(asked: argparse.Namespace, arms: Sequence[str], numbers: range) -> dict[str, list[Seen]]:
+def rounds(asked: argparse.Namespace, load: SpreadLoad, arms: Sequence[str], numbers: range) -> dict[str, list[Seen]]:
     """Every arm in every round; an arm that failed once is left out from then on."""
     found: dict[str, list[Seen]] = {arm: [] for arm in arms}
     left, port, third_s = list(arms), urlsplit(asked.url).port or 80, 3.0
@@ -109,7 +101,7 @@ def rounds(asked: argparse.Namespace, arms: Sequence[str], numbers: range) -> di
         random.Random(number).shuffle(left)
         for arm in tuple(left):
             with arm_at_work(arm, asked.url, third_s) as failed:
-                seen = measure(port, asked.model, asked.requests, asked.streams, number)
+                seen = measure(load, port, asked.model, asked.requests, number)
             if failed:
                 print(f"{arm} is left out: {failed[0]}", file=sys.stderr)
                 left.remove(arm)
@@ -120,27 +112,9 @@ def rounds(asked: argparse.Namespace, arms: Sequence[str], numbers: range) -> di
     return found
 
 
-def table(found: dict[str, list[Seen]]) -> Iterator[str]:
-    """Lines of Markdown."""
-    yield "| arm | rounds | tokens/s | against off | TTFT | mean ITL | p99 ITL | longest gap |"
-    yield "|---|---|---|---|---|---|---|---|"
-    base = found[OFF]
-    for arm, seen in found.items():
-        if not seen:
-            yield f"| {arm} | 0 | – | – | – | – | – | – |"
-            continue
-        means = Seen(*(statistics.fmean(values) for values in zip(*seen, strict=True)))
-        times = " | ".join(f"{value:.2f} ms" for value in means[2:])
-        against = "–" if arm == OFF else _against(base, seen)
-        yield f"| {arm} | {len(seen)} | {means.tokens_per_s:.0f} | {against} | {times} |"
-
-
-def _against(base: Sequence[Seen], seen: Sequence[Seen]) -> str:
-    """The mean of the differences in tokens/s, round by round, and its standard error, in percent."""
-    # An arm that is left out at some round has none of the later ones.
-    changes = [100.0 * (b.tokens_per_s / a.tokens_per_s - 1.0) for a, b in zip(base, seen, strict=False)]
-    error = f" ± {statistics.stdev(changes) / len(changes) ** 0.5:.2f}" if len(changes) > 1 else ""
-    return f"{statistics.fmean(changes):+.2f} %{error}"
+def told(asked: argparse.Namespace, found: dict[str, list[Seen]]) -> str:
+    """The table and what can't be read from it."""
+    return "\n".join((*table(found, OFF), "", *noise(found, OFF, asked.tell)))
 
 
 def main() -> None:
@@ -151,19 +125,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--requests", type=int, default=64, help="in a round; default: 64")
     parser.add_argument("--streams", type=int, default=16, help="at once; default: 16")
+    parser.add_argument(
+        "--processes", type=int, default=default_processes(), help="that send; default: half of the cores"
+    )
+    parser.add_argument(
+        "--tell", type=float, default=2.0, metavar="PERCENT", help="difference that is asked; default: 2"
+    )
     parser.add_argument("--route", action="append", default=[], help="of captures; may be given several times")
     parser.add_argument("--json", metavar="FILE", help="also write every round's figures")
     asked = parser.parse_args()
-    # What loads on first use isn't the first arm's cost.
-    measure(urlsplit(asked.url).port or 80, asked.model, asked.requests, asked.streams, 0)
-    found = rounds(asked, [OFF, *WATCHING], range(1, asked.rounds + 1))
-    if asked.route:
-        captured = rounds(asked, [OFF, *asked.route], range(asked.rounds + 1, 2 * asked.rounds + 1))
-        # Each against "off" of its own rounds.
-        print("\n".join(table(captured)) + "\n")
-        if captured.get("native"):
-            found[IDLE] = rounds(asked, [IDLE], range(1, asked.rounds + 1))[IDLE]
-    print("\n".join(table(found)))
+    with SpreadLoad(asked.streams, asked.processes) as load:
+        # What loads on first use isn't the first arm's cost.
+        measure(load, urlsplit(asked.url).port or 80, asked.model, asked.requests, 0)
+        found = rounds(asked, load, [OFF, *WATCHING], range(1, asked.rounds + 1))
+        if asked.route:
+            captured = rounds(asked, load, [OFF, *asked.route], range(asked.rounds + 1, 2 * asked.rounds + 1))
+            # Each against "off" of its own rounds.
+            print(told(asked, captured) + "\n")
+            if captured.get("native"):
+                found[IDLE] = rounds(asked, load, [IDLE], range(1, asked.rounds + 1))[IDLE]
+    print(told(asked, found))
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as out:
             json.dump({arm: [one._asdict() for one in seen] for arm, seen in found.items()}, out, indent=1)

@@ -17,6 +17,7 @@ _LESS_THAN_NEEDED = 0.5
 #: A share of a whole that is above it was counted over different work. Rounding stays far below this.
 _IMPOSSIBLE_PCT = 105.0
 _SHARES = ("hit_rate.pct", "success_rate.pct", "achieved_rate.pct")
+_OF_L2 = ("lts__", "lrc__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,14 @@ def warm_l2(kernel: KernelReport, options: Mapping[str, str], shape: GemmShape |
 
 
 def foreign_work(kernel: KernelReport) -> Foreign | None:
-    """Counters that show other work beside the kernel; None where none does, which is no proof that there was none."""
-    found = {n: v for n, v in kernel.metrics.items() if n.endswith(_SHARES) and v > _IMPOSSIBLE_PCT}
+    """Counters that show other work beside the kernel; None where none does, which is no proof that there was none.
+
+    Shares of an L2 that was hardly used are left out: alone on an H200 they read up to 203 % of some thousand sectors.
+    """
+    unused = kernel.l2_pct is not None and kernel.l2_pct < _L2_WORTH_PCT
+    found = {
+        n: v
+        for n, v in kernel.metrics.items()
+        if n.endswith(_SHARES) and v > _IMPOSSIBLE_PCT and not (unused and n.startswith(_OF_L2))
+    }
     return Foreign(found) if found else None

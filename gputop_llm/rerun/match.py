@@ -78,8 +78,11 @@ def matches(hot: Sequence[HotLaunch], launched: Sequence[Launched]) -> tuple[Mat
 
 
 def reproduced_pct(found: Sequence[Match]) -> float:
-    """The share of the device's busy time whose kernels were launched again, of the kernels looked at."""
-    return sum(match.hot.busy_pct for match in found if match.same)
+    """The share of the device's busy time whose kernels were launched again, of the kernels looked at.
+
+    Kernels that overlap count each, the busy time counts once: their sum may be a little above the whole.
+    """
+    return min(100.0, sum(match.hot.busy_pct for match in found if match.same))
 
 
 def launched_of(told: Mapping[str, Any]) -> tuple[tuple[Launched, ...], dict[str, str]]:

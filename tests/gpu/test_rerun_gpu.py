@@ -1,7 +1,10 @@
 """A decode-like loop recorded by Kineto is launched again from its record alone, on this machine's GPU.
 
 Run with `pytest -m gpu tests/gpu/test_rerun_gpu.py`, where this Python or python3 has torch: else it is skipped. Three
-minutes. Records, scripts, what they said and the report are kept in the folder that GPUTOP_TEST_RECORDS names.
+minutes at most. Records, scripts, what they said and the report are kept in the folder that GPUTOP_TEST_RECORDS names.
+
+Run on an H200 once (driver 580.159.04, PyTorch 2.11, ncu 2025.3.1; 38 s): all passed. What was kept of that run is read
+by tests/rerun/test_recorded_reruns.py.
 """
 
 from __future__ import annotations
@@ -23,15 +26,11 @@ from gputop_llm.rerun import job
 from gputop_llm.rerun.match import launched_of, matches, reproduced_pct
 from gputop_llm.rerun.place import Python
 from gputop_llm.rerun.prepare import prepare
+from tests.support.decode_loop import CONFIG
 from tests.support.environment import ORIGINAL
 
 pytestmark = pytest.mark.gpu
 
-CONFIG = {
-    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 32000,
-    "torch_dtype": "bfloat16",
-}  # fmt: skip
 LOOP = """
     import sys, torch
     import torch.nn.functional as F

@@ -151,10 +151,43 @@ def test_an_idle_tensor_pipe_in_a_16_bit_gemm_is_severe():
     assert finding.recoverable_pct == 75
 
 
+NO_OPERATIONS = {f"sm__ops_path_tensor_src_{dtype}.sum": 0.0 for dtype in ("bf16_dst_fp32", "fp16", "int8")}
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {f"sm__pipe_tensor_cycles_active{ELAPSED}": 0.0064},
+        # Packed 16-bit arithmetic runs on that pipe too.
+        {f"sm__pipe_tensor_cycles_active{ELAPSED}": 5.3, **NO_OPERATIONS},
+    ],
+    ids=["next to nothing", "no operation counted"],
+)
+def test_a_pipe_that_multiplies_nothing_is_idle_whatever_else_runs_on_it(metrics):
+    assert "kernel-tensor-idle" in ids(judged(kernel(sm=80, memory=25, dram=25, l2=20, with_=metrics)))
+
+
+def test_shares_above_100_pct_show_other_work_unless_they_are_of_an_l2_that_nothing_uses():
+    foreign = {"lts__t_sector_hit_rate.pct": 203.0}
+    mixed = "kernel-counters-mixed"
+
+    assert mixed in ids(judged(kernel(sm=80, memory=25, dram=25, l2=20, with_=foreign)))
+    assert mixed in ids(judged(kernel(sm=80, memory=25, with_=foreign)))
+    assert mixed not in ids(judged(kernel(sm=80, memory=25, l2=0.002, with_=foreign)))
+    assert mixed in ids(judged(kernel(sm=80, memory=25, l2=0.002, with_={"l1tex__t_sector_hit_rate.pct": 203.0})))
+
+
 @pytest.mark.parametrize(
     ("name", "metrics", "missing"),
     [
         (GEMM, {f"sm__pipe_tensor_cycles_active{ELAPSED}": 2.0}, ()),
+        (GEMM, {**IDLE_TENSOR, **NO_OPERATIONS, "sm__ops_path_tensor_src_fp16.sum": 4096.0}, ()),
+        (
+            GEMM,
+            {f"sm__pipe_tensor_cycles_active{ELAPSED}": 2.0, **NO_OPERATIONS},
+            ("sm__ops_path_tensor_src_fp8_sparsity_off.sum",),
+        ),
+        (GEMM, {"sm__ops_path_tensor_src_int8.sum": 0.0}, ()),
         (GEMM, {}, (f"sm__pipe_tensor_cycles_active{ELAPSED}",)),
         (GEMM, {}, ()),
         (
@@ -167,7 +200,19 @@ def test_an_idle_tensor_pipe_in_a_16_bit_gemm_is_severe():
         ("ampere_sgemm_128x64_nn", IDLE_TENSOR, ()),
         ("vllm::rms_norm_kernel<c10::BFloat16>", IDLE_TENSOR, ()),
     ],
-    ids=["used", "n/a", "not asked for", "one type only", "gemv", "sum of a split", "32 bits", "no product"],
+    ids=[
+        "used",
+        "operations",
+        "operations of a type unknown",
+        "operations of one type",
+        "n/a",
+        "not asked for",
+        "one type only",
+        "gemv",
+        "sum of a split",
+        "32 bits",
+        "no product",
+    ],
 )
 def test_a_tensor_pipe_that_is_used_unknown_or_not_needed_is_no_finding(name, metrics, missing):
     verdict = judged(kernel(name, sm=80, memory=25, dram=25, l2=20, with_=metrics, missing=missing))

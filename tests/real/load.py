@@ -10,6 +10,7 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "tell", "me", "about", "gpus", "and", "caches")
@@ -20,6 +21,8 @@ class LoadResult:
     """What the client measured; every time in seconds."""
 
     duration_s: float = 0.0
+    #: When the first request was sent, by the monotonic clock that all processes share.
+    begun_s: float = 0.0
     #: Request sent to first streamed chunk, one per request that succeeded.
     ttft_s: list[float] = field(default_factory=list)
     #: Between one streamed chunk and the next of the same request.
@@ -40,26 +43,17 @@ class LoadResult:
         return sum(self.itl_s) / (self.generation_tokens - len(self.ttft_s))
 
 
-def run_load(
-    port: int,
-    requests: int,
-    concurrency: int,
-    max_tokens: int = 64,
-    prompt_words: int = 100,
-    model: str = "tiny",
-    seed: int = 7,
-    stop: threading.Event | None = None,
-) -> LoadResult:
-    """Sends that many streamed completions, `concurrency` at a time, and returns when all have ended.
+def requests_of(
+    requests: int, max_tokens: int = 64, prompt_words: int = 100, model: str = "tiny", seed: int = 7
+) -> list[bytes]:
+    """The bodies of that many completions, the same for the same arguments.
 
     Prompts of `prompt_words`/2 to `prompt_words` words and answers of `max_tokens`/2 to
     `max_tokens` tokens follow from `seed` alone. The requests carry no seed of their
     own: with one, vLLM 0.32's CPU engine dies in chunked prefill.
-    Once `stop` is set, what is under way is given up, like an error.
     """
-    stop = stop or threading.Event()
     dice = random.Random(seed)
-    bodies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    bodies = []
     for _ in range(requests):
         words = dice.randint(prompt_words // 2, prompt_words)
         request = {
@@ -71,13 +65,39 @@ def run_load(
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        bodies.put(json.dumps(request).encode())
-    result, lock, begun = LoadResult(), threading.Lock(), time.monotonic()
+        bodies.append(json.dumps(request).encode())
+    return bodies
+
+
+def run_load(
+    port: int,
+    requests: int,
+    concurrency: int,
+    max_tokens: int = 64,
+    prompt_words: int = 100,
+    model: str = "tiny",
+    seed: int = 7,
+    stop: threading.Event | None = None,
+) -> LoadResult:
+    """Sends `requests_of` these arguments, `concurrency` at a time, and returns when all have ended.
+
+    Once `stop` is set, what is under way is given up, like an error.
+    """
+    return send(port, requests_of(requests, max_tokens, prompt_words, model, seed), concurrency, stop)
+
+
+def send(port: int, bodies: Sequence[bytes], concurrency: int, stop: threading.Event | None = None) -> LoadResult:
+    """Sends each of these completions once, `concurrency` at a time, and returns when all have ended."""
+    stop = stop or threading.Event()
+    left: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    for body in bodies:
+        left.put(body)
+    result, lock = LoadResult(begun_s=time.monotonic()), threading.Lock()
 
     def client() -> None:
         while not stop.is_set():
             try:
-                body = bodies.get_nowait()
+                body = left.get_nowait()
             except queue.Empty:
                 return
             try:
@@ -98,7 +118,7 @@ def run_load(
         thread.start()
     for thread in clients:
         thread.join()
-    result.duration_s = time.monotonic() - begun
+    result.duration_s = time.monotonic() - result.begun_s
     return result
 
 
