@@ -120,7 +120,10 @@ def _roof_facts(seen: Seen) -> tuple[Fact, ...]:
     if seen.kind in (Kind.SHORT, Kind.UNKNOWN):
         return ()
     floor = None if point.floor_ns is None else point.floor_ns / 1e3
-    why = "the bytes of the live run are not in this profile" if seen.warm else "DRAM traffic was not recorded"
+    if seen.floor_elsewhere(point):
+        why = "it isn't DRAM that holds it, and what it computes was not counted"
+    else:
+        why = "the bytes of the live run are not in this profile" if seen.warm else "DRAM traffic was not recorded"
     by = f"the {point.roof} roof" if point.roof else f"not known: {why}"
     return (
         Fact("floor by the roofline", floor, "µs", "the larger of bytes ÷ bandwidth and FLOP ÷ peak", text=by),

@@ -53,3 +53,15 @@ def test_the_hot_gemm_of_a_decode_step_launched_again_is_bound_by_dram():
 
     assert (row["launches"], row["class"], row["median_us"]) == (3, "DRAM-bound", pytest.approx(20.2, abs=0.1))
     assert roof["bytes"] == pytest.approx(2 * 2048 * 16384, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["fma_chains", "read_l2"])
+def test_bytes_of_dram_are_no_floor_for_a_kernel_that_something_else_holds(name):
+    """Their few bytes would promise a thousandth of the time; FLOP aren't counted in these reports."""
+    verdict = recorded(report(name))
+
+    assert "roofline" not in verdict.tables
+    facts = {fact.name: fact for fact in verdict.findings[0].facts}
+    assert facts["floor by the roofline"].value is None
+    assert "what it computes was not counted" in facts["floor by the roofline"].text
+    assert facts["above the floor"].value is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gputop_llm.model.finding import Fact
@@ -16,6 +16,7 @@ from gputop_llm.ncu.roofline import Point, point_of
 from gputop_llm.verdict.kernel_names import Family, family_of, short_name
 
 _PRODUCT = re.compile(r"[Gg]em[mv]")
+_NOT_DRAM = frozenset((Kind.COMPUTE, Kind.L1, Kind.L2))
 _DULL = frozenset(("kernel", "type", ""))
 
 
@@ -45,7 +46,12 @@ class Seen:
 
     @cached_property
     def point(self) -> Point:
-        return point_of(self.kernel, self.shape, bytes_valid=self.warm is None)
+        point = point_of(self.kernel, self.shape, bytes_valid=self.warm is None)
+        return replace(point, floor_ns=None, roof=None) if self.floor_elsewhere(point) else point
+
+    def floor_elsewhere(self, point: Point) -> bool:
+        """Whether DRAM's floor says nothing of this launch: something else holds it, and its FLOP aren't known."""
+        return self.kind in _NOT_DRAM and point.flop is None
 
     @cached_property
     def family(self) -> Family:
