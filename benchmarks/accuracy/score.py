@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from benchmarks.accuracy.results import OTHERS, VERDICTS, Job, Result, Results
 from gputop_llm.lab import CASES
 from gputop_llm.lab.case import NEVER, Truth
+from gputop_llm.verdict.capture_cost import NOT_RECOVERED
 
 #: How far what a finding says could be recovered may be from what the twin gains, as a part of that.
 WITHIN = 0.3
 HEALTHY, CANT_JUDGE = "healthy", "can't judge"
+#: Findings about the capture, whatever is captured: they name no cause, and accuse no case.
+_OF_THE_CAPTURE = frozenset((NOT_RECOVERED,))
 
 #: What other tools say where they name a cause, generously: by the id of our finding.
 _OTHERS_WORDS = {
@@ -90,7 +93,7 @@ def _expected(job: Job, truth: Truth, device: str) -> str:
 
 
 def _above_note(found: Result) -> tuple[str, ...]:
-    return tuple(one["id"] for one in found["findings"] if one["weight"] != "note")
+    return tuple(one["id"] for one in found["findings"] if one["weight"] != "note" and one["id"] not in _OF_THE_CAPTURE)
 
 
 def _verdict(job: Job, truth: Truth, found: Result, gained: float | None) -> Score:

@@ -38,3 +38,17 @@ class EnginePace:
     began_ns: int
     ended_ns: int
     recovered: bool | None = None
+
+    @property
+    def fewest_running(self) -> float | None:
+        """The fewest requests that ran at any answer from the last before the capture to the first after it.
+
+        None where an answer lacks it, or none came before or after.
+        """
+        before = [s for s in self.samples if s.at_ns <= self.began_ns]
+        after = [s for s in self.samples if s.at_ns >= self.ended_ns]
+        if not before or not after:
+            return None
+        running = [s.running for s in self.samples if before[-1].at_ns <= s.at_ns <= after[0].at_ns]
+        known = [one for one in running if one is not None]
+        return min(known) if len(known) == len(running) else None

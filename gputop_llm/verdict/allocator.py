@@ -46,7 +46,8 @@ class Allocations:
 
     `calls` are those in the hot path (between its launches, warm-up left out), in `parts` of ten parts of it; `outside`
     are the others. `per_1000_launches` relates them to the launches there. `idle_ns` is what the device lost in the hot
-    path: gaps that began in such a call, and time in such calls within other gaps.
+    path (in the whole window, if they come in all parts): gaps that began in such a call or in its wake, and time in
+    such calls within other gaps.
     """
 
     device: int
@@ -87,7 +88,10 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Allocations:
     if len(middle) >= _ENOUGH_LAUNCHES:
         hot = rows[(rows > middle[0]) & (rows < middle[-1])]
         place = np.searchsorted(middle, hot) * _PARTS // len(middle)
-        idle_ns = _idle(context, covered, int(calls.start[middle[0]]), int(calls.start[middle[-1]]))
+        everywhere = len(np.unique(place)) == _PARTS
+        # Where they never stop, the edges are no warm-up.
+        low, high = (launches[0], launches[-1]) if everywhere else (middle[0], middle[-1])
+        idle_ns = _idle(context, covered, int(calls.start[low]), int(calls.start[high]))
     return Allocations(
         device=covered.device,
         window_ns=covered.window_ns,
@@ -104,7 +108,7 @@ def _of_device(context: Context, covered: DeviceCoverage) -> Allocations:
 def _idle(context: Context, covered: DeviceCoverage, low: int, high: int) -> int:
     gaps = context.idle[covered.device].gaps
     within = (gaps.start >= low) & (gaps.start < high)
-    begun = within & (gaps.began == Began.ALLOC)
+    begun = within & np.isin(gaps.began, (Began.ALLOC, Began.AFTER_ALLOC))
     return int(gaps.length[begun].sum() + gaps.by_cause.total(within & ~begun)[Cause.ALLOC])
 
 
@@ -133,14 +137,14 @@ def findings(results: tuple[Allocations, ...], context: Context) -> list[Finding
         Finding(
             id="allocator-in-hot-path",
             weight=Weight.SEVERE if pct >= _SEVERE_PCT else Weight.FINDING,
-            headline=f"Allocator in the hot path: {share(pct)} of the window the GPU waits for {names[0]} "
+            headline=f"Allocator in the hot path: {share(pct)} of the window the GPU waits because of {names[0]} "
             f"({worst.calls:,} calls, {worst.per_1000_launches:.0f} for 1,000 launches)",
             facts=(
                 Fact(
                     "idle in or after allocator calls",
                     pct,
                     "%",
-                    "(Σ gaps that began in one + time in them within other gaps) ÷ window",
+                    "(Σ gaps that began in one or in its wake + time in them within other gaps) ÷ window",
                     rows,
                     plus_minus=no_more_than(pct, context.idle_error_pct(worst.device)),
                 ),
@@ -159,7 +163,8 @@ def findings(results: tuple[Allocations, ...], context: Context) -> list[Finding
             ),
             advice=_advice(names),
             recoverable_pct=pct,
-            recoverable_formula="(idle that began in an allocator call + time in them within other gaps) ÷ window",
+            recoverable_formula="(idle that began in an allocator call, or after it until the host has caught up the "
+            "time that it took, + time in them within other gaps) ÷ window",
             confidence="high" if worst.parts >= 2 * _RECURRING else f"medium: in {worst.parts} of {_PARTS} parts only",
             refuted_by="the calls stop after warm-up in a longer window",
             next_capture="a window some minutes later: do the calls go on?",

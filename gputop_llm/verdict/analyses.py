@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gputop_llm.model.finding import Finding
+from gputop_llm.model.pace import EnginePace
 from gputop_llm.verdict import (
     allocator,
     comm,
@@ -57,10 +58,13 @@ class _Advance:
         return result
 
 
-def analysed(context: Context, progress: Callable[[float], None] | None = None) -> Analysed:
+def analysed(
+    context: Context, progress: Callable[[float], None] | None = None, pace: EnginePace | None = None
+) -> Analysed:
     """Everything that the analyses say. Nothing where no device did anything.
 
-    `progress` gets the share of the analyses that is done, 0 to 1; what it raises ends them.
+    `pace` is what the engine said while it was captured. `progress` gets the share of the analyses that is done, 0 to
+    1; what it raises ends them.
     """
     if not context.coverage:
         return Analysed()
@@ -92,7 +96,7 @@ def analysed(context: Context, progress: Callable[[float], None] | None = None) 
         *streams.findings(overlapped, context),
         *steps.findings(stepped, context),
         *phases.findings(phased, context),
-        *interference.findings(delayed, context),
+        *interference.findings(delayed, context, pace),
     ]
     found += idle_elsewhere.findings(context)
     found += idle_left.findings(context, launches, found)

@@ -56,13 +56,13 @@ def judge(
     """The verdict on a capture: findings by what fixing them could give, or that it is healthy, or can't be judged.
 
     A `context` of the timeline keeps what was worked out for whoever draws it afterwards. `pace` is what the engine
-    said while it was captured: it tells what that cost. `progress` gets the share of the analyses that is done, 0 to
-    1; what it raises ends them.
+    said while it was captured: it tells what that cost, and whether requests ran throughout. `progress` gets the share
+    of the analyses that is done, 0 to 1; what it raises ends them.
     """
     if timeline.gpu_metrics and not len(timeline.ops):
         return judge_metrics(timeline)
     context = context or Context(timeline)
-    done = analysed(context, progress)
+    done = analysed(context, progress, pace)
     ranked = tuple(sorted((*done.findings, *capture_cost.findings(context, pace)), key=_rank))
     refused = refusal(context)
     worth = [finding for finding in ranked if _worth(finding)]

@@ -19,6 +19,11 @@ _STRETCH = {"native": 0.085, "kineto": 0.85, "kineto+cpu": 1.35, "nsys": 1.4}
 #: What was seen on an H200 that was 52.2 % busy; of nsys it was not measured there.
 _SEEN_BY_SOME = "24 to 48.5 %"
 _SEEN = {"native": "48.5 %", "kineto": "30 %", "kineto+cpu": "24 %"}
+#: What to do for a record without it: the client's own way always records nodes.
+WHOLE_REPLAYS = (
+    "record whole replays: start the engine with gputop-llm run --nsys, and capture it with --route nsys-session "
+    "(nsys itself: --cuda-graph-trace=graph)"
+)
 #: From this share of nodes on the distortion is worth a word.
 _WORTH_TELLING = 0.02
 

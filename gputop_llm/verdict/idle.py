@@ -24,6 +24,7 @@ from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.causes import ByCause, Cause, Collected
 from gputop_llm.verdict.coverage import DeviceCoverage, Intervals, Mask
 from gputop_llm.verdict.waited_for import WaitedFor
+from gputop_llm.verdict.wake import in_the_wake
 
 
 class Began(IntEnum):
@@ -32,7 +33,8 @@ class Began(IntEnum):
     SYNC, ALLOC: the thread that issues the next work was in such a call, so it could not run ahead.
     DRY: it was on its way, but later than the device. QUEUED: the next work had been submitted (inside of a graph
     replay, or waiting for another stream). UNKNOWN: the launch of the next work is not in the record.
-    END: no work came any more. RANK, NO_REQUEST: however it began, most of it was that wait.
+    END: no work came any more. RANK, NO_REQUEST: however it began, most of it was that wait. AFTER_ALLOC: as DRY, but
+    the thread had waited in an allocator call before, and had not caught up (`wake`).
     """
 
     SYNC = 0
@@ -43,6 +45,7 @@ class Began(IntEnum):
     END = 5
     RANK = 6
     NO_REQUEST = 7
+    AFTER_ALLOC = 8
 
 
 _CAUSE_OF_USE = np.full(len(Api), Cause.LAUNCH, dtype=np.uint8)
@@ -153,6 +156,8 @@ def idle(timeline: Timeline, covered: DeviceCoverage, use: U8, waited_for: Waite
     began[unknown] = Began.UNKNOWN
     began[next_op < 0] = Began.END
     began[most > 0] = most[most > 0]
+    wake = in_the_wake((start, end), began == Began.ALLOC, began == Began.DRY, hosts.allocations(thread[next_op >= 0]))
+    began[wake] = Began.AFTER_ALLOC
     found = collected.done()
     total = found.total()
     assert sum(total.values()) == length(start, end), "idle causes must sum to the idle time"
@@ -212,6 +217,12 @@ class _Hosts:
         recorded = bool((self._timeline.cpu_ops.thread == thread).any())
         by_cause[:, Cause.HOST_CODE if recorded else Cause.UNATTRIBUTED] += high - low - before
         return by_cause, began
+
+    def allocations(self, threads: I32) -> Intervals:
+        """The allocator calls of some threads."""
+        calls = self._timeline.calls
+        rows = (self._cause == Cause.ALLOC) & np.isin(calls.thread, threads[threads >= 0])
+        return calls.start[rows], calls.end[rows]
 
     def _activities(self, thread: int, low: int, high: int) -> list[tuple[Cause, Intervals]]:
         """What a thread was in, in the order of precedence: each set is the union of its cause and all before it."""

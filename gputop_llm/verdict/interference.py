@@ -2,7 +2,8 @@
 
 Between two decode steps that follow each other, a prefill step delays the second by its time. A mixed step delays the
 decode in its batch by what it takes beyond a usual decode step. Whether sequences really waited depends on whether they
-were still running: known where the annotation of a step tells its decode batch, else only possible.
+were still running: known where the annotation of a step tells its decode batch, likely where the engine said that
+requests ran throughout, else only possible.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from gputop_llm.model.advice import Advice
 from gputop_llm.model.finding import Fact, Finding, Weight
+from gputop_llm.model.pace import EnginePace
 from gputop_llm.timeline.intervals import overlap_with
 from gputop_llm.timeline.model import I64
 from gputop_llm.verdict.advice import OVERLAP
@@ -27,6 +29,8 @@ _WORTH_PCT = 5.0
 _SEVERE_PCT = 25.0
 _ENOUGH_DECODES = 5
 _MOSTLY_PCT = 50.0
+#: One that prefills, and one that waits for it.
+_ENOUGH_RUNNING = 2
 #: Annotations that tell how many sequences decode: only these prove that some went on after the prefill.
 _TELLS_BATCH = re.compile(r"_generation_\d+\(|^step\[|^\[Executor\]")
 
@@ -117,13 +121,17 @@ def _of_device(context: Context, covered: DeviceCoverage, marks: Marks) -> Inter
     )
 
 
-def findings(results: tuple[Interference, ...], context: Context) -> list[Finding]:
-    """Decode steps that wait for prefill, where that takes some of the window. About the device that it costs most."""
+def findings(results: tuple[Interference, ...], context: Context, pace: EnginePace | None = None) -> list[Finding]:
+    """Decode steps that wait for prefill, where that takes some of the window. About the device that it costs most.
+
+    `pace` is what the engine said meanwhile: whether requests ran throughout.
+    """
     worst = max(results, key=lambda r: r.pct, default=None)
     if worst is None or not len(worst.delays) or worst.pct < _WORTH_PCT:
         return []
     # An engine batches over many sequences; a plain loop may have finished those that it had.
-    likely = worst.proven or context.engine is not None
+    running = pace.fewest_running if pace is not None else None
+    likely = worst.proven or context.engine is not None or (running is not None and running >= _ENOUGH_RUNNING)
     ordered = np.sort(worst.delays)
     often = 100.0 * len(ordered) / worst.decodes
     inferred = " (inferred)" if worst.inferred else ""
@@ -148,6 +156,7 @@ def findings(results: tuple[Interference, ...], context: Context) -> list[Findin
                 Fact("decode steps held up", often, "%", "delays ÷ steps that decode", f"{worst.prefills:,} prefills"),
                 Fact("delays, of the window", worst.pct, "%", "Σ delays ÷ window"),
                 Fact("GPU busy in the steps to blame", worst.busy_pct, "%", "|∪ device activity in them| ÷ their time"),
+                *_running_fact(running),
             ),
             cause=_cause(worst),
             advice=(CHUNKED, APART) if worst.busy_pct >= _MOSTLY_PCT else (OVERLAP, APART),
@@ -155,7 +164,7 @@ def findings(results: tuple[Interference, ...], context: Context) -> list[Findin
             recoverable_formula="Σ delays ÷ window: for the latency of decode; the prefill itself must still be done"
             if likely
             else "can't be told: nothing says that sequences were decoding when the prefill came",
-            confidence=_confidence(worst, context),
+            confidence=_confidence(worst, context, running),
             refuted_by="the sequences that decoded before the prefill were finished by then",
             next_capture=None if worst.proven else "the same window with annotations of the engine's steps",
             subject=context.subject(worst.device),
@@ -176,9 +185,18 @@ def _cause(result: Interference) -> str:
     return cause
 
 
-def _confidence(result: Interference, context: Context) -> str:
+def _running_fact(running: float | None) -> tuple[Fact, ...]:
+    if running is None:
+        return ()
+    return (Fact("requests running, fewest", running, "", "min of the engine's own answers around the window"),)
+
+
+def _confidence(result: Interference, context: Context, running: float | None) -> str:
     if result.proven:
         return "high: annotations tell the decode batch"
+    phases = "phases are " + ("inferred" if result.inferred else "annotated, decode batches are not")
+    if running is not None and running >= _ENOUGH_RUNNING:
+        return f"medium: {phases}; {running:,.0f} requests or more ran throughout, by the engine's own count"
     if context.engine:
-        return "medium: phases are " + ("inferred" if result.inferred else "annotated, decode batches are not")
+        return f"medium: {phases}"
     return "low: nothing tells whether sequences were waiting"

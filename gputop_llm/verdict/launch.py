@@ -16,6 +16,7 @@ from gputop_llm.verdict.advice import (
 from gputop_llm.verdict.blind import Blind
 from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.coverage import DeviceCoverage
+from gputop_llm.verdict.distortion import WHOLE_REPLAYS
 from gputop_llm.verdict.engine import ENGINE_LABELS
 from gputop_llm.verdict.facts import by_cause, no_more_than, over_devices, share, span, us
 from gputop_llm.verdict.launches import Launches, analyse
@@ -139,7 +140,7 @@ def _known(result: Launches) -> str:
 
 def _next_capture(result: Launches, context: Context) -> str:
     if context.distortion:
-        return "nsys window with --cuda-graph-trace=graph: replays as a whole, without the distortion"
+        return WHOLE_REPLAYS
     if result.mode == "eager":
         return "the same window with CUDA graphs on (nsys: --cuda-graph-trace=graph)"
     return "Kineto window with CPU operators, or py-spy on the submitting thread: what the host does between launches"
@@ -245,7 +246,7 @@ def _queued(result: Launches, context: Context) -> Finding:
         recoverable_formula="can't be told: the record doesn't show what the device waited for, or whether it did",
         confidence="low: the host is ruled out, the device's own reason is not recorded",
         refuted_by="a record of whole replays in which the device is busy during these gaps",
-        next_capture="nsys window with --cuda-graph-trace=graph",
+        next_capture=WHOLE_REPLAYS,
         subject=context.subject(result.device),
         concerns_pct=idle_pct,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop_llm.timeline.model import Kind, Timeline
 from gputop_llm.verdict.blind import CLOCKS_DISAGREE
 from gputop_llm.verdict.context import Context
+from gputop_llm.verdict.distortion import WHOLE_REPLAYS
 from gputop_llm.verdict.facts import share, span
 
 #: A shorter window, or fewer device rows, is chance. A device that is busy throughout may be judged from less.
@@ -47,8 +48,7 @@ def refusal(context: Context) -> str | None:
         if high >= BUSY_PCT:
             return (
                 f"can't judge: graph replays were recorded node by node, which stretches them: the GPU reads "
-                f"{share(main.busy_pct)} busy and may have been {share(high)}; "
-                "record whole replays (nsys: --cuda-graph-trace=graph)"
+                f"{share(main.busy_pct)} busy and may have been {share(high)}; {WHOLE_REPLAYS}"
             )
     return None
 

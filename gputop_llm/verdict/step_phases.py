@@ -1,8 +1,8 @@
-"""Which steps are prefill, where no annotation says so: inferred from kernels, replays and attention, and labelled so.
+"""Which steps are prefill, where no annotation says so: inferred from kernels, replays, attention and grids.
 
 A prefill step that is inferred may hold decode work too: engines batch both. In turn: a kernel whose name says prefill;
 a step outside of graph replays, or in many small ones, where most steps are one replay; a step that works much longer
-than most, with an attention kernel that most lack.
+than most, with an attention kernel that most lack, or with the usual norm over many times the usual rows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gputop_llm.timeline.launch_shape import product
 from gputop_llm.timeline.model import I64, Kind
 from gputop_llm.verdict.apis import Api
 from gputop_llm.verdict.context import Context
@@ -26,6 +27,8 @@ _MOSTLY = 0.5
 _PIECES = 3
 _LONGER = 1.5
 _RARE = 0.1
+#: A norm takes each token's row by itself, most in a block for each: so many times the blocks are as many more tokens.
+_MORE_ROWS = 4
 
 
 def with_phases(context: Context, marks: Marks) -> Marks:
@@ -63,6 +66,23 @@ def _prefill(context: Context, marks: Marks) -> Mask:
         has = np.bincount(step[attention & (name_ids == name_id)], minlength=count) > 0
         if has.mean() <= _RARE:
             found |= has & (by_step >= _LONGER * float(np.median(by_step)))
+    longer: Mask = by_step >= _LONGER * float(np.median(by_step))
+    return found | (longer & _many_rows(context, rows, step, count))
+
+
+def _many_rows(context: Context, rows: I64, step: I64, count: int) -> Mask:
+    """Few steps in which a norm that most steps run has many times the blocks that it usually has."""
+    ops = context.timeline.ops
+    norm = np.flatnonzero((context.families[rows] == FAMILIES.index(Family.NORM)) & (ops.grid[rows] > 0))
+    found: Mask = np.zeros(count, dtype=bool)
+    for name_id in np.unique(ops.name_id[rows[norm]]):
+        own = norm[ops.name_id[rows[norm]] == name_id]
+        most: I64 = np.zeros(count, dtype=np.int64)
+        np.maximum.at(most, step[own], product(ops.grid[rows[own]]))
+        # A batch that grew would stay so.
+        many = most >= _MORE_ROWS * max(1.0, float(np.median(most)))
+        if np.median(most) > 0 and many.mean() <= _RARE:
+            found |= many
     return found
 
 

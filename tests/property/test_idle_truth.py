@@ -18,7 +18,7 @@ from gputop_llm.verdict.context import Context
 from gputop_llm.verdict.idle import Began
 from gputop_llm.verdict.waited_for import WaitedFor
 from tests.support import synth_truth as truth
-from tests.support.synth import Schedule
+from tests.support.synth import Op, Schedule
 from tests.support.synth_random import schedules
 from tests.support.synth_timeline import timeline_of
 
@@ -38,27 +38,48 @@ any_schedule = settings(max_examples=150, deadline=None, suppress_health_check=[
 
 
 def how_gaps_began(schedule: Schedule, device: int) -> dict[Began, int]:
-    found: Counter[Began] = Counter()
-    for low, high in truth.gaps(schedule, device):
+    """By kind of beginning, the length of all such gaps."""
+    gaps = truth.gaps(schedule, device)
+    ways, launching = [], set()
+    for low, high in gaps:
         later = [op for op in schedule.ops if op.device == device and op.start == high and op.end > high]
-        if 2 * truth.gap_by_cause(schedule, device, low, high).get("rank", 0) > high - low:
-            found[Began.RANK] += high - low
-            continue
-        if high == schedule.end or not later:
-            found[Began.END] += high - low
-            continue
-        if later[0].call is None:
-            found[Began.UNKNOWN] += high - low
-            continue
-        launched = schedule.calls[later[0].call]
-        inside = {c.use for c in schedule.calls if c.thread == launched.thread and c.start <= low < c.end}
-        if launched.end <= low:
-            found[Began.QUEUED] += high - low
-        elif "sync" in inside:
-            found[Began.SYNC] += high - low
-        else:
-            found[Began.ALLOC if "alloc" in inside else Began.DRY] += high - low
+        known = bool(later) and high != schedule.end
+        if known and later[0].call is not None:
+            launching.add(schedule.calls[later[0].call].thread)
+        ways.append(how_one_began(schedule, device, low, high, later))
+    waits = [c for c in schedule.calls if c.use == "alloc" and c.thread in launching]
+    taken: set[int] = set()
+    left = 0
+    for number, (low, high) in enumerate(gaps):
+        if ways[number] is Began.ALLOC:
+            # What is left of an earlier call's time is not this one's.
+            mine = [c for c in waits if c.start < high and id(c) not in taken]
+            taken |= {id(c) for c in mine}
+            left = sum(c.end - c.start - sum(max(0, min(c.end, b) - max(c.start, a)) for a, b in gaps) for c in mine)
+        elif ways[number] is Began.DRY:
+            left -= high - low
+            if left >= 0 and Began.ALLOC in ways[:number]:
+                ways[number] = Began.AFTER_ALLOC
+    found: Counter[Began] = Counter()
+    for way, (low, high) in zip(ways, gaps, strict=True):
+        found[way] += high - low
     return dict(found)
+
+
+def how_one_began(schedule: Schedule, device: int, low: int, high: int, later: list[Op]) -> Began:
+    if 2 * truth.gap_by_cause(schedule, device, low, high).get("rank", 0) > high - low:
+        return Began.RANK
+    if high == schedule.end or not later:
+        return Began.END
+    if later[0].call is None:
+        return Began.UNKNOWN
+    launched = schedule.calls[later[0].call]
+    inside = {c.use for c in schedule.calls if c.thread == launched.thread and c.start <= low < c.end}
+    if launched.end <= low:
+        return Began.QUEUED
+    if "sync" in inside:
+        return Began.SYNC
+    return Began.ALLOC if "alloc" in inside else Began.DRY
 
 
 @any_schedule

@@ -100,6 +100,19 @@ def test_any_finding_above_a_note_is_wrong_of_a_twin_and_so_is_no_judgement(resu
     assert (score(results, unjudged).first, score(results, unjudged).right) == ("can't judge", False)
 
 
+def test_that_the_engine_was_not_back_at_its_pace_is_about_the_capture_and_not_the_case(results):
+    slow = finding("not-recovered", "severe")
+    named, unseen = Job("token-sync", False, "native"), Job("moe-padding", False, "native")
+    results.put(named, verdict(slow, finding("sync-bound", pct=40.0)))
+    results.put(unseen, verdict(slow))
+    assert (score(results, named).first, score(results, named).right) == ("sync-bound", True)
+    assert "not-recovered" in score(results, named).found
+    assert (score(results, unseen).first, score(results, unseen).right) == ("healthy", True)
+    twin = Job("token-sync", True, "native")
+    results.put(twin, verdict(slow))
+    assert (score(results, twin).right, score(results, twin).wrong) == (True, ())
+
+
 @pytest.mark.parametrize(("said", "near"), [(50.0, True), (64.0, True), (36.0, True), (66.0, False), (34.0, False)])
 def test_the_share_must_be_within_a_third_of_what_the_twin_gained(results, said, near):
     paced(results, "token-sync", 500.0, 1000.0)

@@ -176,6 +176,7 @@ def test_node_level_records_whose_error_spans_both_verdicts_are_not_judged():
 
     assert verdict.judged is False
     assert "node by node" in verdict.headline
+    assert "gputop-llm run --nsys, and capture it with --route nsys-session" in verdict.headline
     assert "--cuda-graph-trace=graph" in verdict.headline
 
 

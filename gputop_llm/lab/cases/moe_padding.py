@@ -8,11 +8,15 @@ from gputop_llm.lab.case import Case, Truth, Workload
 
 
 def build(device: str, fixed: bool) -> Workload:
-    """One batched product over [experts, capacity]. Twin: each expert computes the rows that it was sent."""
+    """One batched product over [experts, capacity]. Twin: each expert computes the rows that it was sent.
+
+    Each expert has rows enough that its products take longer than the twin's launches of them: with 4,096 tokens and 32
+    experts the twin was launch-bound on an H200.
+    """
     import torch
 
     gpu = device == "cuda"
-    tokens, experts, width, inner = (4096, 32, 4096, 8192) if gpu else (256, 16, 256, 512)
+    tokens, experts, width, inner = (16_384, 16, 4096, 8192) if gpu else (256, 16, 256, 512)
     made = {"device": device, "dtype": torch.bfloat16 if gpu else torch.float32}
     up = torch.randn(experts, width, inner, **made) / width**0.5
     down = torch.randn(experts, inner, width, **made) / inner**0.5
@@ -43,7 +47,7 @@ def build(device: str, fixed: bool) -> Workload:
 
 CASE = Case(
     "moe-padding",
-    cause="experts padded to the fullest one's rows: seven of eight rows are zeros",
+    cause="experts padded to the fullest one's rows: three of four rows are zeros",
     remedy="each expert computes its own rows",
     truth=Truth(
         first=(),
