@@ -110,11 +110,21 @@ def nothing_here() -> bool:
     """
     if driver_here():
         return False
-    found: list[bool] = []
-    looking = threading.Thread(target=lambda: found.append(_nothing_found()), name="first look", daemon=True)
+    found: list[bool | Exception] = []
+
+    def look() -> None:
+        try:
+            found.append(_nothing_found())
+        except Exception as failure:  # noqa: BLE001 - raised below, unless nobody waits for it any more
+            found.append(failure)
+
+    looking = threading.Thread(target=look, name="first look", daemon=True)
     looking.start()
     looking.join(_LOOK_S)
-    return found == [True]
+    first = found[0] if found else False
+    if isinstance(first, Exception):
+        raise first
+    return first
 
 
 def _nothing_found() -> bool:

@@ -61,7 +61,7 @@ def words(plan: Plan) -> Words:
         how=f"a Python script runs torch.profiler's low-level calls in {plan.processes()} on a thread of its own, "
         "started through a thread that waits in the kernel (stopped for about a millisecond). When the window ends, "
         f"torch sorts its events and holds the interpreter's lock meanwhile: the engine stands still{stage}",
-        stays=f"a small library stays mapped in each process, idle; {TORCH_STAYS}. Both go with the process",
+        stays=f"a small library stays mapped in each process, idle; {TORCH_STAYS}. All of it goes with the process",
         ends="by itself after its time, even if this program is gone; at once by cancelling. "
         "The engine is never signalled or restarted",
         written="a trace in the target's temporary folder, unlinked before it is read",

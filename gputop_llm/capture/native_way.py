@@ -31,8 +31,8 @@ _STACKS_COST = (
 )
 #: What windows left for good; docs/capture.md has the figures.
 _LEFT_BY_CALLS = (
-    "7 to 28 % fewer tokens where the host is the limit, under 2 % where the GPU is (as seen: the lab's workloads, one "
-    "H200; `--with gpu` leaves less)"
+    "7 to 28 % fewer tokens where the host is the limit, under 1 % where the GPU is (as seen: the lab's workloads, one "
+    "H200; `--route native --with gpu` leaves less)"
 )
 _LEFT_BY_GPU = "8 % fewer tokens in a workload of small kernels (as seen once: one H200)"
 _NEEDS_CUPTI = "CUPTI is not loaded in it"

@@ -9,7 +9,7 @@ from gputop_llm.capture import native_way
 from gputop_llm.capture.plan import GPU_KINDS
 from gputop_llm.capture.ways import WAYS
 
-#: Words of `--with`, and the options that they turn on; "gpu" turns all of them off.
+#: Words of `--with`, and the options that they turn on; "gpu" turns all of them off (a native window: the API calls).
 WITH = {"gpu": "", "cpu": "cpu", "shapes": "shapes", "memory": "memory", "python-stacks": "stacks"}
 
 

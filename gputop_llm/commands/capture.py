@@ -98,7 +98,7 @@ def planned(route: CaptureRoute, frame: Frame, config: Config, arguments: Namesp
     if arguments.route not in (None, "native"):
         raise UsageError("--stacks goes with a native window", f"--route {arguments.route} is another one")
     if arguments.including is not None or arguments.at is not None:
-        raise UsageError("--stacks goes with a native window", "--with and --at are for torch.profiler's routes")
+        raise UsageError("--stacks goes with a native window", "it takes no --with and no --at")
     plan = route.plan(frame, target, arguments.seconds, arguments.steps, "native", {"stacks": True})
     return of_ranks(plan, arguments.ranks)
 

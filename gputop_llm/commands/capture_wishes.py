@@ -46,7 +46,11 @@ def plan_with(route: CaptureRoute, frame: Frame, target: Target, arguments: Name
         GputopError: there is no such route, it can't do them, or the target can't be captured.
     """
     options = options_of(arguments)
-    gpu_alone = arguments.route == native_way.KEY and arguments.including == "gpu"
+    gpu_alone = (
+        arguments.route == native_way.KEY
+        and options.get("cpu") is False
+        and not any(options.get(name) for name in WITH.values())
+    )
     if gpu_alone:
         # A native window knows no other of these wishes: it leaves the API calls out.
         options = {name: wish for name, wish in options.items() if name not in WITH.values()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_llm.capture.folder import FACTS
-from gputop_llm.capture.plan import Plan, PlannedRank, asked_window_s, plan_json
+from gputop_llm.capture.plan import GPU_KINDS, Plan, PlannedRank, asked_window_s, plan_json
 from gputop_llm.capture.progress import Progress
 from gputop_llm.capture.ways import way_of
 from gputop_llm.demo.record import Shape, record
@@ -127,9 +127,10 @@ class SimulatedRun:
     def _write(self, window_s: float) -> Path:
         folder = self.plan.path
         folder.mkdir(parents=True)
+        calls = self.plan.kinds != GPU_KINDS
         for rank in self.plan.ranks:
             with (folder / rank.file).open("wb") as file:
-                file.writelines(record(self._shape, window_s, rank.pid, seed=rank.number))
+                file.writelines(record(self._shape, window_s, rank.pid, seed=rank.number, calls=calls))
         facts = {"schema": 1, "kind": "simulated", "outcome": "done", "plan": plan_json(self.plan)}
         (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         return folder

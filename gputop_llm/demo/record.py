@@ -75,18 +75,20 @@ class Shape:
     batch: int
 
 
-def record(shape: Shape, window_s: float, pid: int, seed: int = 0) -> Iterator[bytes]:
-    """The record of a window that ends now, in pieces."""
+def record(shape: Shape, window_s: float, pid: int, seed: int = 0, calls: bool = True) -> Iterator[bytes]:
+    """The record of a window that ends now, in pieces; with the API calls or without."""
     draw = random.Random(seed)
     end = time.time_ns()
     start = end - int(window_s * 1e9)
     yield MAGIC
     yield _chunk(Chunk.HELLO, HELLO.pack(VERSION, pid, pid, _CUPTI), b"libcupti.so.13 (simulated)")
-    kinds = Kinds.KERNELS | Kinds.COPIES | Kinds.MEMSETS | Kinds.RUNTIME | Kinds.DRIVER
+    kinds = Kinds.KERNELS | Kinds.COPIES | Kinds.MEMSETS
+    if calls:
+        kinds |= Kinds.RUNTIME | Kinds.DRIVER
     yield _chunk(Chunk.STARTED, STARTED.pack(start, start, start, start, kinds, 0, 900_000))
     for number, name in enumerate(_NAMES):
         yield _chunk(Chunk.NAME, NAME.pack(number), name.encode())
-    for api, name in _API_NAMES.items():
+    for api, name in _API_NAMES.items() if calls else ():
         yield _chunk(Chunk.API_NAME, API_NAME.pack(api), name.encode())
     records = size = 0
     at, correlation = start, 1
@@ -94,6 +96,8 @@ def record(shape: Shape, window_s: float, pid: int, seed: int = 0) -> Iterator[b
         step_ns = int(shape.step_s * 1e9 * draw.uniform(0.94, 1.08))
         pieces = _step(at, step_ns, shape, correlation, draw)
         for kind, rows in pieces:
+            if kind is Chunk.CALLS and not calls:
+                continue
             records += len(rows)
             payload = b"".join(rows)
             size += len(payload)

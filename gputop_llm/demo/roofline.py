@@ -97,6 +97,7 @@ class Work:
 
     def since(self, earlier: Work) -> Work:
         """What was done between `earlier` and now."""
+        # Field by field, as above.
         return Work(
             elapsed_s=self.elapsed_s - earlier.elapsed_s,
             busy_s=self.busy_s - earlier.busy_s,

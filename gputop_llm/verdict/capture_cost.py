@@ -33,11 +33,9 @@ _NS = 1e9
 _FEWEST = 3
 #: How much before the deadline the last answer may have come.
 _NEARLY_S = 1.0
-_LEFT = ", whose record of API calls leaves CUDA calls slower until the process ends (felt where the host is the limit)"
-_AFTER_CALLS = (
-    Advice("if the rate is needed back, restart the engine when that suits"),
-    Advice("next time `capture --route native --with gpu`, which leaves less"),
-)
+_LEFT = ", by which CUPTI leaves CUDA calls slower until the process ends (felt where the host is the limit)"
+_RESTART = Advice("if the rate is needed back, restart the engine when that suits")
+_WITHOUT_CALLS = Advice("after that, `capture --route native --with gpu` leaves less behind")
 _NOT_MEASURED = "nobody watched the engine's counters while it was taken"
 
 
@@ -110,8 +108,7 @@ def findings(context: Context, pace: EnginePace | None) -> list[Finding]:
     cost = analyse(context, pace)
     found = [_note(cost)]
     if cost.recovered is False:
-        calls = context.timeline.origin.format == "native" and len(context.timeline.calls.start) > 0
-        found.append(_not_recovered(cost, calls))
+        found.append(_not_recovered(cost, context))
     return found
 
 
@@ -268,7 +265,9 @@ def _recovery_fact(cost: CaptureCost) -> Fact:
     return Fact("watched after the window", cost.watched_s, "s", "last answer − end of the window", "", text)
 
 
-def _not_recovered(cost: CaptureCost, recorded_calls: bool) -> Finding:
+def _not_recovered(cost: CaptureCost, context: Context) -> Finding:
+    native = context.timeline.origin.format == "native"
+    with_calls = native and len(context.timeline.calls.start) > 0
     rates = cost.rates
     after, before = (rates.after, rates.before) if rates is not None else (None, None)
     if after is not None and before:
@@ -280,12 +279,13 @@ def _not_recovered(cost: CaptureCost, recorded_calls: bool) -> Finding:
         weight=Weight.SEVERE,
         headline=f"The engine was not back at its pace {RECOVERY_S:.0f} s after the capture{lost}",
         facts=(*_rate_facts(cost), *_tail_facts(cost), _recovery_fact(cost)),
-        cause=f"the capture{_LEFT if recorded_calls else ''}, or a change of the load at the same time: "
+        cause=f"the capture{_LEFT if native else ''}, or a change of the load at the same time: "
         "the record can't tell them apart",
-        advice=_AFTER_CALLS if recorded_calls else (),
+        advice=(*((_RESTART,) if native else ()), *((_WITHOUT_CALLS,) if with_calls else ())),
         recoverable_pct=None,
         recoverable_formula="can't be told: it is about the time after the window",
         confidence="medium: one capture, one moment",
         refuted_by="clients that sent less from then on (running and waiting requests fell as well)",
-        next_capture="none on this engine until its rate is back: watch it live",
+        next_capture="none on this engine until its rate is back"
+        f"{', or the load is known to be what changed' if native else ''}: watch it live",
     )

@@ -5,8 +5,7 @@
     pytest -m gpu -n 0 tests/gpu/test_two_gpus.py
 
 About five minutes beside the server's start. The server's command may stay or return; all that is seen goes to FOLDER.
-What a capture costs is for `python -m benchmarks.overhead
---url … --route native` to say. Never run on GPUs so far.
+What a capture costs is for `python -m benchmarks.overhead --url … --route native` to say. Never run on GPUs so far.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gputop_llm.demo.captures import SimulatedRoute
+from gputop_llm.demo.record import Shape, record
 from gputop_llm.errors import UsageError
+from gputop_llm.timeline.read_native import read_native
 from tests.support import frames
 
 
@@ -24,3 +26,14 @@ def test_a_route_that_there_is_none_of_is_refused():
     with pytest.raises(UsageError, match="there is no route nonsense"):
         route.plan(frame, frame.focused, route="nonsense")
     route.close()
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_window_of_the_gpu_alone_holds_no_api_calls(tmp_path, calls):
+    path = tmp_path / "rank0_pid1.gtw"
+    with path.open("wb") as file:
+        file.writelines(record(Shape(0.01, 0.9, 8), 0.3, 1, calls=calls))
+    timeline = read_native([path])
+
+    assert len(timeline.ops.start) > 0
+    assert (len(timeline.calls.start) > 0) is calls

@@ -29,6 +29,15 @@ def reading(engines=1, **settings):
     return made(engines=engines, **settings).reading([8000 + number for number in range(engines)])
 
 
+def test_a_difference_of_work_and_a_sum_have_every_field_of_it():
+    names = [field.name for field in dataclasses.fields(Work)]
+    earlier, now = Work(*range(1, len(names) + 1)), Work(*range(10, 10 * len(names) + 1, 10))
+
+    assert now.since(earlier) == Work(*(9 * number for number in range(1, len(names) + 1)))
+    earlier.add(now, 0.5)
+    assert earlier == Work(*(6 * number for number in range(1, len(names) + 1)))
+
+
 def test_the_same_seed_gives_the_same_node_however_often_it_is_polled():
     polled, left_alone = made(at_s=0.0), made(at_s=0.0)
     dice = random.Random(3)

@@ -91,6 +91,13 @@ def test_a_look_that_hangs_is_given_up_and_something_may_be_there(machine, monke
     gpus.abort()
 
 
+def test_a_bug_in_the_look_is_told_as_any_other(machine):
+    machine(gpus=RuntimeError("a bug"))
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        node.nothing_here()
+
+
 def test_the_sources_of_the_real_node_are_the_real_ones():
     sources = node.real_sources(Config(api_key="sk-1"))
     assert isinstance(sources.gpus(), NvmlSource)

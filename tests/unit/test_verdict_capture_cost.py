@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gputop_llm.demo.record import Shape, record
 from gputop_llm.model.finding import Weight
+from gputop_llm.timeline.read_native import read_native
 from gputop_llm.verdict import capture_cost
 from gputop_llm.verdict.assemble import judge
 from gputop_llm.verdict.context import Context
@@ -103,7 +105,20 @@ def test_an_engine_that_stays_slow_after_its_api_calls_were_recorded_is_told_tha
     finding = judge(timeline_of(steps_schedule(), "native"), pace=slow).findings[0]
 
     assert "leaves CUDA calls slower until the process ends" in finding.cause
-    assert any("--with gpu" in advice.text for advice in finding.advice)
+    assert [("restart" in one.text, "--with gpu" in one.text) for one in finding.advice] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_one_that_stays_slow_after_the_gpu_alone_was_recorded_is_told_so_too(tmp_path):
+    path = tmp_path / "rank0_pid1.gtw"
+    path.write_bytes(b"".join(record(Shape(0.01, 0.9, 8), 0.3, 1, calls=False)))
+    slow = pace(lambda at: 1000.0 if at < 0 else 700.0, recovered=False)
+    (_, finding) = capture_cost.findings(Context(read_native([path])), slow)
+
+    assert "leaves CUDA calls slower" in finding.cause
+    assert ["restart" in one.text for one in finding.advice] == [True]
 
 
 def test_watching_that_was_given_up_too_soon_says_nothing_of_recovery():
