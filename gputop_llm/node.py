@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gputop_llm.demo.sources import DemoNode
     from gputop_llm.modelmath import ServedModel
 
-
+#: Far longer than a look takes on a busy machine.
 _LOOK_S = 3.0
 
 
